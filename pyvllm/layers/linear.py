@@ -1,0 +1,35 @@
+"""Projections and the token embedding."""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from pyvllm.layers.parameter import Weights, parameter
+
+
+class Linear(nn.Module):
+    """y = x W^T + b, with the weight (and bias) taken by name.
+
+    Fused projections (`qkv_proj`, `gate_up_proj`) are one Linear whose rows are the parts, one after the other.
+    """
+
+    def __init__(self, weights: Weights, prefix: str, *, bias: bool = False) -> None:
+        super().__init__()
+        self.weight = parameter(weights, f"{prefix}.weight")
+        self.bias = parameter(weights, f"{prefix}.bias") if bias else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Project the last axis of x."""
+        return F.linear(x, self.weight, self.bias)
+
+
+class Embedding(nn.Module):
+    """The table of token vectors; a tied model uses the same table as its head."""
+
+    def __init__(self, weights: Weights, prefix: str) -> None:
+        super().__init__()
+        self.weight = parameter(weights, f"{prefix}.weight")
+
+    def forward(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """Look up [T] token ids; [T, E]."""
+        return F.embedding(token_ids, self.weight)
