@@ -16,13 +16,31 @@ def _to_stderr(level: int, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
+def _always() -> bool:
+    return True
+
+
+def _never() -> bool:
+    return False
+
+
 _sink: Sink = _to_stderr
+_sink_is_stderr: Callable[[], bool] = _always
 
 
-def set_sink(sink: Sink | None) -> None:
-    """Send every later line to `sink(level, text)`; None brings back stderr."""
-    global _sink
+def set_sink(sink: Sink | None, is_stderr: Callable[[], bool] = _never) -> None:
+    """Send every later line to `sink(level, text)`; None brings back stderr.
+
+    is_stderr: says whether the sink writes to stderr at the moment, so that a progress line may be drawn there.
+    """
+    global _sink, _sink_is_stderr
     _sink = sink or _to_stderr
+    _sink_is_stderr = is_stderr if sink else _always
+
+
+def writes_to_stderr() -> bool:
+    """Whether lines end on stderr now."""
+    return _sink_is_stderr()
 
 
 def debug(text: str) -> None:

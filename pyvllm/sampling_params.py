@@ -49,7 +49,9 @@ class SamplingParams:
         _require(self.seed is None or 0 <= self.seed < 2**64, "seed", self.seed, "in [0, 2^64)")
         _require(all(isinstance(text, str) and text for text in stop), "stop", list(stop), "non-empty strings")
         for name, default in (("presence_penalty", 0), ("frequency_penalty", 0), ("repetition_penalty", 1)):
-            _require(getattr(self, name) == default, name, getattr(self, name), f"{default}: penalties are not supported yet")
+            _require(
+                getattr(self, name) == default, name, getattr(self, name), f"{default}: penalties are not supported yet"
+            )
         _require(self.min_tokens == 0, "min_tokens", self.min_tokens, "0: a minimum is not supported yet")
 
 

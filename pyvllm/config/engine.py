@@ -41,7 +41,10 @@ class EngineConfig:
         _one_of("device", self.device, DEVICES)
         _one_of("dtype", self.dtype, DTYPES)
         if self.gguf_weights == "stored":
-            raise InvalidArgument("gguf_weights 'stored' is not supported yet: weights are expanded to dtype at load; use 'auto' or 'expanded'")
+            raise InvalidArgument(
+                "gguf_weights 'stored' is not supported yet: weights are expanded to dtype at load; use 'auto' or "
+                "'expanded'"
+            )
         _one_of("gguf_weights", self.gguf_weights, GGUF_WEIGHTS)
         if self.max_model_len is not None:
             _integer("max_model_len", self.max_model_len, 1)

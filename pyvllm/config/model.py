@@ -48,8 +48,6 @@ class WeightSpec:
     sources: tuple[Source, ...]
     aliases: tuple[str, ...] = ()
     """Other names of the same weight (tied weights)."""
-    alias_layers: tuple[int, ...] = ()
-    """The decoder layers that the aliases stand in, apart from `layer`."""
     kind: str = "other"
     """`attention`, `dense`, `experts`, `embedding`, `head`, `norm` or `other`: for tables, never for selection."""
     num_experts: int = 0
@@ -213,10 +211,14 @@ def model_config(document: Mapping[str, object], origin: str) -> ModelConfig:
     layers = get.integer("num_hidden_layers", high=10_000)
     kv_heads = get.integer("num_key_value_heads", heads, high=65_536)
     if heads % kv_heads:
-        raise FormatError(f"{origin}: num_attention_heads ({heads}) must be a multiple of num_key_value_heads ({kv_heads})")
+        raise FormatError(
+            f"{origin}: num_attention_heads ({heads}) must be a multiple of num_key_value_heads ({kv_heads})"
+        )
     if document.get("head_dim") is None and hidden % heads:
         raise FormatError(f"{origin}: hidden_size ({hidden}) must be a multiple of num_attention_heads ({heads})")
-    num_experts = get.integer("num_local_experts", get.integer("num_experts", 0, low=0, high=65_536), low=0, high=65_536)
+    num_experts = get.integer(
+        "num_local_experts", get.integer("num_experts", 0, low=0, high=65_536), low=0, high=65_536
+    )
     theta, scaling = _rope(get)
     intermediate = get.integer("intermediate_size", high=2**24)
     bos = get.token_ids("bos_token_id")
@@ -240,7 +242,9 @@ def model_config(document: Mapping[str, object], origin: str) -> ModelConfig:
         sliding_window=_sliding_window(get),
         sliding_layers=_sliding_layers(get, layers),
         num_experts=num_experts,
-        num_experts_per_tok=get.integer("num_experts_per_tok", 0, low=0, high=max(num_experts, 0)) if num_experts else 0,
+        num_experts_per_tok=get.integer("num_experts_per_tok", 0, low=0, high=max(num_experts, 0))
+        if num_experts
+        else 0,
         moe_intermediate_size=get.integer("moe_intermediate_size", intermediate, high=2**24),
         norm_topk_prob=get.boolean("norm_topk_prob", False),
         sparse_layers=_sparse_layers(get, layers) if num_experts else (),

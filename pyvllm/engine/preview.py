@@ -1,0 +1,171 @@
+"""From a configuration to a plan that is allowed: everything a load decides before it reads a weight.
+
+Torch is never imported here, and no weight file is opened before the guard has spoken.
+"""
+
+from dataclasses import dataclass
+
+from pyvllm import logger
+from pyvllm.config.engine import EngineConfig
+from pyvllm.config.model import DTYPE_BYTES, ModelConfig, model_config
+from pyvllm.config.offload import OffloadConfig
+from pyvllm.errors import DoesNotFit, InvalidArgument, ModelLoadError
+from pyvllm.memory.cpu import host_room
+from pyvllm.memory.cuda import probe
+from pyvllm.model_loader.checkpoint import Checkpoint, ModelSource, open_model
+from pyvllm.model_loader.coverage import check_tensors
+from pyvllm.models.registry import ModelEntry, lookup
+from pyvllm.offloader.guard import check_architecture, check_plan
+from pyvllm.offloader.plan import SCHEMA, Capacity, Demand, Plan, configuration_fields, make_plan
+
+#: Prompt tokens computed in one step, as vLLM's `max_num_batched_tokens`.
+PREFILL_TOKENS, PREFILL_TOKENS_MOE = 2048, 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A model that may be loaded: its files open, its plan made and allowed."""
+
+    config: EngineConfig
+    source: ModelSource
+    entry: ModelEntry
+    model_config: ModelConfig
+    checkpoint: Checkpoint
+    dtype: str
+    max_model_len: int
+    prefill_tokens: int
+    plan: Plan
+
+
+def announce(offload: OffloadConfig) -> None:
+    """Print the configuration's warning, if it has one."""
+    for text in offload.warnings:
+        logger.warning(f"offload_config: {text}")
+
+
+def prepare(config: EngineConfig) -> Prepared:
+    """Plan the load of a model and check that the plan is allowed.
+
+    Raises InvalidArgument or ModelLoadError. The caller closes `checkpoint`.
+    """
+    announce(config.offload)
+    source = open_model(config.model)
+    entry = lookup(source.architecture)
+    check_architecture(entry.architecture, entry.supports_weight_offload, config.offload)
+    model = model_config(source.document, source.origin)
+    max_model_len = _max_model_len(config, model)
+    resolve_device(config.device)
+    checkpoint = source.headers()
+    try:
+        dtype = _dtype(config, checkpoint)
+        specs = entry.weight_specs(model, dtype)
+        file_bytes, notes = check_tensors(source.name, specs, checkpoint.tensors, entry.known_extras)
+        prefill = min(PREFILL_TOKENS_MOE if model.num_experts else PREFILL_TOKENS, max_model_len)
+        demand = _demand(config, model, dtype, max_model_len, prefill, file_bytes)
+        plan = make_plan(entry.architecture, specs, config.offload, demand, _capacity(config), notes)
+        check_plan(plan)
+    except BaseException:
+        checkpoint.close()
+        raise
+    return Prepared(config, source, entry, model, checkpoint, dtype, max_model_len, prefill, plan)
+
+
+def plan_document(config: EngineConfig) -> dict[str, object]:
+    """Give the plan of a model as `vllm_offload_plan` returns it. Raises as `prepare`."""
+    prepared = prepare(config)
+    prepared.checkpoint.close()
+    return prepared.plan.to_document()
+
+
+def configuration_document(offload: OffloadConfig) -> dict[str, object]:
+    """Give what can be said of a configuration without a model, under the keys of a plan."""
+    announce(offload)
+    warnings = [*offload.warnings, *([offload.disabled_reason] if offload.disabled_reason else [])]
+    unknown = ("weights", "planned", "measured", "bus_bytes_per_token", "capacity")
+    asked = offload.uva_max_bytes if offload.resolved_backend == "uva" and offload.is_offloading_enabled else None
+    return {
+        "schema": SCHEMA,
+        "architecture": None,
+        **configuration_fields(offload),
+        "asked": {"host_bytes": asked, "overshoot_bytes": 0},
+        **dict.fromkeys(unknown),
+        "placements": [],
+        "unmatched": [],
+        "warnings": warnings,
+    }
+
+
+def resolve_device(device: str) -> str:
+    """Choose the device to compute on. A named device that is absent is an error, never replaced by another.
+
+    device: `auto`, `cpu` or `cuda`. Raises ModelLoadError.
+    """
+    if device == "cpu":
+        return "cpu"
+    found = probe()
+    if device == "auto" and found.is_absent:
+        logger.info(f"no CUDA device ({found.text or 'none is visible'}): computing on the CPU")
+        return "cpu"
+    if found.error or not found.device_count:
+        raise ModelLoadError(
+            f"device {device}: CUDA was asked for and is not usable: {found.text or 'no device'}; use device cpu"
+        )
+    raise ModelLoadError(
+        f"device {device}: a CUDA device is there, but this version computes on the CPU only; use device cpu"
+    )
+
+
+def _max_model_len(config: EngineConfig, model: ModelConfig) -> int:
+    wanted = config.max_model_len
+    if wanted is not None and wanted > model.max_position_embeddings:
+        raise InvalidArgument(
+            f"max_model_len ({wanted}) must be at most the model's own max_position_embeddings "
+            f"({model.max_position_embeddings})"
+        )
+    return wanted or model.max_position_embeddings
+
+
+def _dtype(config: EngineConfig, checkpoint: Checkpoint) -> str:
+    if config.dtype != "auto":
+        return config.dtype
+    if checkpoint.is_quantised:
+        return "bfloat16"
+    if checkpoint.stored_dtype not in DTYPE_BYTES:
+        raise ModelLoadError(
+            f"the checkpoint's tensors are stored as {checkpoint.stored_dtype}; name the dtype to load them as, one of "
+            f"{', '.join(DTYPE_BYTES)}"
+        )
+    return checkpoint.stored_dtype
+
+
+def _demand(
+    config: EngineConfig, model: ModelConfig, dtype: str, max_model_len: int, prefill: int, file_bytes: int
+) -> Demand:
+    """Size the key-value cache for one sequence and estimate the activations of the largest step."""
+    element = DTYPE_BYTES[dtype]
+    heads = model.num_key_value_heads * model.head_dim
+    per_token = 2 * model.num_hidden_layers * heads * element
+    cache = per_token * max_model_len
+    limit = config.kv_cache_memory_bytes
+    if limit and limit < cache:
+        raise DoesNotFit(
+            f"kv_cache_memory_bytes ({limit}) holds {limit // per_token} tokens and one sequence of max_model_len "
+            f"({max_model_len}) "
+            f"needs {cache} bytes; raise kv_cache_memory_bytes or lower max_model_len"
+        )
+    wide = max(model.intermediate_size, model.moe_intermediate_size * model.num_experts_per_tok)
+    attention = model.num_attention_heads * model.head_dim + 2 * heads
+    per_step = prefill * element * (4 * model.hidden_size + 2 * attention + 3 * wide)
+    return Demand(cache, per_token, per_step + 2 * 4 * model.vocab_size, file_bytes)
+
+
+def _capacity(config: EngineConfig) -> Capacity:
+    """Ask the CPU device, or take the budget that the document gives."""
+    room = host_room()
+    budget = config.offload.weight_budget_bytes
+    if budget is not None:
+        return Capacity(budget, room.nbytes, "cpu", "weight_budget_bytes", room.source, is_one_pool=True)
+    fraction = config.gpu_memory_utilization
+    return Capacity(
+        room.nbytes, room.nbytes, "cpu", room.source, room.source, is_one_pool=True, usable_fraction=fraction
+    )
