@@ -1,0 +1,165 @@
+"""`pyvllm.LLM`: load a model and generate, from Python.
+
+Only settings are handled here. The engine, which brings torch, is imported when a model is loaded, so that a bad
+setting costs milliseconds.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
+from types import TracebackType
+from typing import Self
+
+from pyvllm.config.engine import EngineConfig
+from pyvllm.config.offload import OffloadConfig
+from pyvllm.entrypoints.arguments import DTYPE_ALIASES, FLAT_FIELDS, did_you_mean, offload_from
+from pyvllm.entrypoints.outputs import CompletionOutput, RequestOutput
+from pyvllm.errors import InvalidArgument
+from pyvllm.sampling_params import SamplingParams
+
+#: Called during a load with bytes done, bytes planned and the weight's name; false cancels the load.
+Progress = Callable[[int, int, str], bool]
+
+#: One prompt: text, token ids, or vLLM's `TextPrompt` / `TokensPrompt` dictionaries.
+Prompt = str | Sequence[int] | Mapping[str, object]
+
+
+class LLM:
+    """A loaded model.
+
+        with LLM("model/", offload_config={"uva": {"cpu_offload_gb": 8}}) as llm:
+            print(llm.generate("The capital of France is")[0].outputs[0].text)
+
+    Calls may come from any thread and are served in turn. `close()` frees the model; so does leaving a `with` block.
+    """
+
+    def __init__(  # noqa: PLR0913 -- each setting is a keyword, as in vLLM
+        self,
+        model: str,
+        *,
+        offload_config: OffloadConfig | Mapping[str, object] | str | None = None,
+        device: str = "auto",
+        dtype: str = "auto",
+        max_model_len: int | None = None,
+        gpu_memory_utilization: float = 0.92,
+        kv_cache_memory_bytes: int = 0,
+        threads: int | None = None,
+        tokenizer_config_path: str | None = None,
+        gguf_weights: str = "auto",
+        progress: Progress | None = None,
+        **offload_fields: object,
+    ) -> None:
+        """Load a model; the settings are those of `EngineConfig`.
+
+        model: path of a Hugging Face directory or of a single GGUF file.
+        offload_config: vLLM's OffloadConfig as JSON text, mapping or value. vLLM's own seven keywords
+        (`cpu_offload_gb=...` and so on, FLAT_FIELDS) build the same document; both forms at once are refused.
+        Raises InvalidArgument for a bad or unknown setting before any file is opened, ModelLoadError for a model that
+        cannot be loaded, Cancelled if `progress` returned false.
+        """
+        unknown = [name for name in offload_fields if name not in FLAT_FIELDS]
+        if unknown:
+            known = (*(LLM.__init__.__kwdefaults__ or {}), *FLAT_FIELDS)
+            raise InvalidArgument(f"LLM has no setting {unknown[0]!r}{did_you_mean(unknown[0], known)}")
+        config = EngineConfig(
+            model=model,
+            tokenizer_config_path=tokenizer_config_path,
+            device=device,
+            dtype=DTYPE_ALIASES.get(dtype, dtype),
+            max_model_len=max_model_len,
+            gpu_memory_utilization=gpu_memory_utilization,
+            kv_cache_memory_bytes=kv_cache_memory_bytes,
+            threads=threads,
+            gguf_weights=gguf_weights,
+            offload=offload_from(offload_config, offload_fields, str),
+        )
+        from pyvllm.engine.llm_engine import LLMEngine
+
+        self._engine = LLMEngine.load(config, progress)
+        self._request_ids = count()
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> list[RequestOutput]:
+        """Complete each prompt, in order.
+
+        prompts: one prompt or a list of them; token ids of one prompt are a list of integers.
+        sampling_params: for all prompts, or one for each; None is `SamplingParams()`.
+        Raises InvalidArgument for a bad prompt before anything is generated from the first; GenerationError if
+        generation fails.
+        """
+        listed = [prompts] if _is_one(prompts) else list(prompts)
+        requests = [_prompt(prompt, index) for index, prompt in enumerate(listed)]
+        params = _params(sampling_params, len(requests))
+        return [self._complete(*request) for request in zip(requests, params, strict=True)]
+
+    def offload_report(self) -> dict[str, object]:
+        """Say where every byte is: asked, planned and measured, as `docs/weight-offload.md` describes."""
+        return self._engine.offload_report()
+
+    def close(self) -> None:
+        """Free the model, after the calls that run; a second close does nothing."""
+        self._engine.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _complete(self, prompt: str | list[int], params: SamplingParams) -> RequestOutput:
+        done = self._engine.generate(prompt, params)
+        answer = CompletionOutput(
+            index=0, text=done.text, token_ids=tuple(done.token_ids), finish_reason=done.finish_reason
+        )
+        return RequestOutput(
+            request_id=str(next(self._request_ids)),
+            prompt=prompt if isinstance(prompt, str) else None,
+            prompt_token_ids=tuple(done.prompt_token_ids),
+            outputs=[answer],
+        )
+
+
+def _is_one(prompts: object) -> bool:
+    """Whether this is one prompt rather than a list of them."""
+    if isinstance(prompts, str | Mapping):
+        return True
+    if not isinstance(prompts, Sequence):
+        raise InvalidArgument(f"prompts must be text, token ids or a list of them, got {type(prompts).__name__}")
+    return bool(prompts) and all(_is_token(item) for item in prompts)
+
+
+def _is_token(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _prompt(prompt: object, index: int) -> str | list[int]:
+    """Take the text or the token ids out of one prompt."""
+    if isinstance(prompt, Mapping):
+        keys = [key for key in ("prompt_token_ids", "prompt") if key in prompt]
+        if len(prompt) != 1 or not keys:
+            raise InvalidArgument(
+                f"prompts[{index}] must have exactly one key, 'prompt' or 'prompt_token_ids'; it has {sorted(prompt)}"
+            )
+        prompt = prompt[keys[0]]
+    if isinstance(prompt, str):
+        return prompt
+    if isinstance(prompt, Sequence) and prompt and all(_is_token(item) for item in prompt):
+        return list(prompt)
+    raise InvalidArgument(f"prompts[{index}] must be text or a non-empty list of token ids, got {prompt!r:.80}")
+
+
+def _params(given: SamplingParams | Sequence[SamplingParams] | None, num_prompts: int) -> list[SamplingParams]:
+    """One SamplingParams for each prompt."""
+    if given is None or isinstance(given, SamplingParams):
+        return [given or SamplingParams()] * num_prompts
+    listed = list(given)
+    if len(listed) != num_prompts:
+        raise InvalidArgument(f"sampling_params has {len(listed)} entries for {num_prompts} prompts; give one for each")
+    for index, params in enumerate(listed):
+        if not isinstance(params, SamplingParams):
+            raise InvalidArgument(f"sampling_params[{index}] must be a SamplingParams, got {type(params).__name__}")
+    return listed

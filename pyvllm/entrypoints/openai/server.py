@@ -1,0 +1,148 @@
+"""`vllm-server`: flags in, one line out if they are bad, otherwise a model behind HTTP.
+
+Order matters: flags, address and extra packages are checked before a model file is opened.
+"""
+
+import json
+import os
+import signal
+import socket
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from importlib.util import find_spec
+
+from pyvllm import logger
+from pyvllm.config.engine import EngineConfig
+from pyvllm.engine import preview
+from pyvllm.entrypoints.arguments import OneLineParser, add_engine_arguments, engine_config, one_line
+from pyvllm.entrypoints.tables import offload_line
+from pyvllm.errors import InvalidArgument, VllmError
+
+#: Seconds for running requests after SIGTERM; container runtimes kill after ten.
+SHUTDOWN_S = 8
+
+#: Seconds that an idle connection is kept. Source: vLLM 0.33, VLLM_HTTP_TIMEOUT_KEEP_ALIVE.
+KEEP_ALIVE_S = 5
+
+BACKLOG = 2048
+
+
+def make_parser() -> OneLineParser:
+    """Build the parser of the server's flags, spelled as vLLM spells them."""
+    parser = OneLineParser(
+        prog="vllm-server",
+        description="Serve a model at /v1/completions, with its weights offloaded as vLLM's OffloadConfig says.",
+    )
+    parser.add_argument("--model", metavar="PATH", help="a Hugging Face directory or a GGUF file")
+    check = "check the flags, print the normalised offload document as JSON and exit; opens no model"
+    parser.add_argument("--check-config", action="store_true", help=check)
+    serving = parser.add_argument_group("serving")
+    serving.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
+    serving.add_argument("--port", type=int, default=8000, help="port to listen on; 0 takes a free one (default: 8000)")
+    names = "what the model is called in requests; the first one stands in answers (default: --model)"
+    serving.add_argument("--served-model-name", nargs="+", metavar="NAME", help=names)
+    keys = "keys of which requests must bear one (default: the environment's VLLM_API_KEY, else none is asked for)"
+    serving.add_argument("--api-key", nargs="+", metavar="KEY", help=keys)
+    add_engine_arguments(parser)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code. A fatal error is one line on stderr and 1."""
+    try:
+        return _run(sys.argv[1:] if argv is None else argv)
+    except VllmError as error:
+        print(f"server: fatal: {one_line(error)}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("server: fatal: interrupted", file=sys.stderr)
+        return 130
+
+
+def _run(argv: Sequence[str]) -> int:
+    args = make_parser().parse(argv)
+    config = engine_config(args, args.model or "")
+    keys = _api_keys(args)
+    if not 0 <= args.port <= 65535:
+        raise InvalidArgument(f"--port must be from 0 to 65535, got {args.port}")
+    if args.check_config:
+        print(json.dumps(preview.configuration_document(config.offload), indent=2))
+        return 0
+    if not args.model:
+        raise InvalidArgument("--model is needed: the path of a Hugging Face directory or of a GGUF file")
+    _require_extra()
+    with _bind(args.host, args.port) as listener:
+        if not keys and not _is_loopback(listener):
+            logger.warning(f"server: {args.host} is reachable from outside and no --api-key is set")
+        _serve(config, args.served_model_name or [args.model], keys, listener)
+    return 0
+
+
+def _api_keys(args: Namespace) -> list[str]:
+    keys = args.api_key or [key for key in (os.environ.get("VLLM_API_KEY"),) if key]
+    if not all(keys):
+        raise InvalidArgument("--api-key must not be empty")
+    return list(keys)
+
+
+def _require_extra() -> None:
+    missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
+    if missing:
+        raise VllmError(f"{' and '.join(missing)} not installed; the server needs them: pip install 'pyvllm[server]'")
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    """Take the address before the model is loaded, so that a taken port costs nothing."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise InvalidArgument(f"--host {host}: {error.strerror or error}") from error
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        raise InvalidArgument(f"cannot listen on {host} port {port}: {error.strerror or error}") from error
+    return listener
+
+
+def _is_loopback(listener: socket.socket) -> bool:
+    host: str = listener.getsockname()[0]
+    return host.startswith("127.") or host == "::1"
+
+
+def _serve(config: EngineConfig, names: Sequence[str], keys: Sequence[str], listener: socket.socket) -> None:
+    import uvicorn
+
+    from pyvllm.engine.llm_engine import LLMEngine
+    from pyvllm.entrypoints.openai.app import build_app
+    from pyvllm.entrypoints.openai.serving import CompletionService
+
+    engine = LLMEngine.load(config)
+    service = CompletionService(engine, names)
+    try:
+        logger.info(f"server: {offload_line(engine.offload_report())}")
+        settings = uvicorn.Config(
+            build_app(service, keys),
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=SHUTDOWN_S,
+        )
+        listener.listen(BACKLOG)
+        host, port = listener.getsockname()[:2]
+        logger.info(f"server: serving {', '.join(names)} at http://{f'[{host}]' if ':' in host else host}:{port}")
+        _ignore_raised_again()
+        uvicorn.Server(settings).run(sockets=[listener])
+    finally:
+        service.close()
+
+
+def _ignore_raised_again() -> None:
+    """Let the process end by itself: uvicorn stops on these signals and then raises them once more."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)

@@ -1,0 +1,30 @@
+"""What `LLM.generate` returns, under the attribute names of vLLM's `outputs.py`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionOutput:
+    """One answer to one prompt."""
+
+    index: int
+    """Which of the prompt's answers this is; there is one, so 0."""
+    text: str
+    token_ids: tuple[int, ...]
+    """The new tokens, without the prompt's."""
+    finish_reason: str
+    """`stop` (end of sequence or a stop string), `length` (max_tokens or the model's length) or `abort`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestOutput:
+    """One prompt and its answers."""
+
+    request_id: str
+    prompt: str | None
+    """The prompt as text, or None where token ids were given."""
+    prompt_token_ids: tuple[int, ...]
+    outputs: Sequence[CompletionOutput]
+    finished: bool = True
+    """Whether the answers are complete; always true, since `generate` returns when they are."""
