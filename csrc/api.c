@@ -1,0 +1,236 @@
+/*
+ * The public functions: check the arguments, start Python once, call capi.py, keep the last error right. This file is
+ * compiled as a part of the module that cffi generates, after the static functions of python_calls.h.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "internal.h"
+
+int vllm__cffi_start(void)
+{
+    return cffi_start_python();
+}
+
+/* ---- what needs no Python ---- */
+
+VLLM_API vllm_model_params vllm_model_params_default(void)
+{
+    vllm_model_params params;
+    memset(&params, 0, sizeof params);
+    params.gpu_memory_utilization = 0.92;
+    return params;
+}
+
+VLLM_API vllm_sampling_params vllm_sampling_params_default(void)
+{
+    vllm_sampling_params params;
+    memset(&params, 0, sizeof params);
+    params.temperature = 1.0f;
+    params.top_p = 1.0f;
+    params.max_tokens = 16;
+    params.repetition_penalty = 1.0f;
+    return params;
+}
+
+VLLM_API const char* vllm_version(void)
+{
+    return VLLM_VERSION;
+}
+
+VLLM_API int32_t vllm_abi_version(void)
+{
+    return VLLM_ABI_VERSION;
+}
+
+VLLM_API const char* vllm_status_string(vllm_status status)
+{
+    switch (status) {
+    case VLLM_OK: return "VLLM_OK";
+    case VLLM_ERR_INVALID_ARGUMENT: return "VLLM_ERR_INVALID_ARGUMENT";
+    case VLLM_ERR_MODEL_LOAD: return "VLLM_ERR_MODEL_LOAD";
+    case VLLM_ERR_RUNTIME: return "VLLM_ERR_RUNTIME";
+    case VLLM_ERR_UNKNOWN: return "VLLM_ERR_UNKNOWN";
+    }
+    return "unknown status";
+}
+
+VLLM_API void vllm_string_free(char* text)
+{
+    free(text);
+}
+
+VLLM_API void vllm_completion_free(vllm_completion* completion)
+{
+    if (!completion)
+        return;
+    free(completion->text);
+    memset(completion, 0, sizeof *completion);
+}
+
+/* ---- what capi.py uses ---- */
+
+char* vllm__new_string(const char* bytes, int64_t length)
+{
+    char* copy = malloc((size_t)length + 1);
+    if (!copy)
+        return NULL;
+    memcpy(copy, bytes, (size_t)length);
+    copy[length] = '\0';
+    return copy;
+}
+
+const char* vllm__finish_reason(const char* name)
+{
+    static const char* const known[] = {"stop", "length", "abort"};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strcmp(name, known[i]) == 0)
+            return known[i];
+    return NULL;
+}
+
+/* ---- calls into Python ---- */
+
+/* Refuse an argument before Python is needed. */
+static vllm_status refuse(const char* function, const char* problem)
+{
+    vllm__set_errorf("%s: %s", function, problem);
+    return VLLM_ERR_INVALID_ARGUMENT;
+}
+
+#define REFUSE_IF(condition, problem) \
+    do { \
+        if (condition) \
+            return refuse(__func__, problem); \
+    } while (0)
+
+#define START_PYTHON() \
+    do { \
+        vllm_status started_ = vllm__start(); \
+        if (started_ != VLLM_OK) \
+            return started_; \
+    } while (0)
+
+/* What a callback's own failed call left must not outlive the success of the call around it. */
+static vllm_status leave(vllm_status status)
+{
+    if (status == VLLM_OK)
+        vllm__clear_error();
+    return status;
+}
+
+static vllm_status leave_text(vllm_status status, char** out)
+{
+    if (status != VLLM_OK) {
+        free(*out);
+        *out = NULL;
+    }
+    return leave(status);
+}
+
+static vllm_status leave_completion(vllm_status status, vllm_completion* out)
+{
+    if (status != VLLM_OK)
+        vllm_completion_free(out);
+    return leave(status);
+}
+
+VLLM_API vllm_status vllm_engine_load_with_options(const vllm_model_params* params, const char* options_json,
+                                                   vllm_progress_callback progress, void* user_data,
+                                                   vllm_engine** out)
+{
+    if (out)
+        *out = NULL;
+    REFUSE_IF(!params, "params is NULL; fill a vllm_model_params with vllm_model_params_default()");
+    REFUSE_IF(!out, "out is NULL; it receives the engine");
+    START_PYTHON();
+    vllm_status status = vllm__py_engine_load(params, options_json, progress, user_data, out);
+    if (status != VLLM_OK)
+        *out = NULL;
+    return leave(status);
+}
+
+VLLM_API vllm_status vllm_engine_load(const vllm_model_params* params, vllm_engine** out)
+{
+    if (out)
+        *out = NULL;
+    REFUSE_IF(!params, "params is NULL; fill a vllm_model_params with vllm_model_params_default()");
+    REFUSE_IF(!out, "out is NULL; it receives the engine");
+    return vllm_engine_load_with_options(params, NULL, NULL, NULL, out);
+}
+
+VLLM_API void vllm_engine_free(vllm_engine* engine)
+{
+    if (engine && vllm__start() == VLLM_OK)
+        leave(vllm__py_engine_free(engine));
+}
+
+VLLM_API vllm_status vllm_engine_offload_report(const vllm_engine* engine, char** out_json)
+{
+    if (out_json)
+        *out_json = NULL;
+    REFUSE_IF(!engine, "engine is NULL");
+    REFUSE_IF(!out_json, "out_json is NULL; it receives the document");
+    START_PYTHON();
+    return leave_text(vllm__py_engine_offload_report(engine, out_json), out_json);
+}
+
+VLLM_API vllm_status vllm_offload_plan(const vllm_model_params* params, const char* options_json, char** out_json)
+{
+    if (out_json)
+        *out_json = NULL;
+    REFUSE_IF(!params, "params is NULL; fill a vllm_model_params with vllm_model_params_default()");
+    REFUSE_IF(!out_json, "out_json is NULL; it receives the document");
+    START_PYTHON();
+    return leave_text(vllm__py_offload_plan(params, options_json, out_json), out_json);
+}
+
+VLLM_API vllm_status vllm_complete(vllm_engine* engine, const char* prompt, const vllm_sampling_params* params,
+                                   vllm_completion* out)
+{
+    if (out)
+        memset(out, 0, sizeof *out);
+    REFUSE_IF(!engine, "engine is NULL");
+    REFUSE_IF(!prompt, "prompt is NULL");
+    REFUSE_IF(!params, "params is NULL; fill a vllm_sampling_params with vllm_sampling_params_default()");
+    REFUSE_IF(!out, "out is NULL; it receives the completion");
+    START_PYTHON();
+    return leave_completion(vllm__py_complete(engine, prompt, params, out), out);
+}
+
+VLLM_API vllm_status vllm_complete_tokens(vllm_engine* engine, const int32_t* prompt_tokens, int32_t n_prompt_tokens,
+                                          const vllm_sampling_params* params, int32_t* out_tokens,
+                                          int32_t max_out_tokens, int32_t* n_out_tokens, vllm_completion* out)
+{
+    vllm_completion unwanted;
+    vllm_completion* filled = out ? out : &unwanted;
+    memset(filled, 0, sizeof *filled);
+    if (n_out_tokens)
+        *n_out_tokens = 0;
+    REFUSE_IF(!engine, "engine is NULL");
+    REFUSE_IF(!prompt_tokens, "prompt_tokens is NULL");
+    REFUSE_IF(n_prompt_tokens <= 0, "n_prompt_tokens must be at least 1");
+    REFUSE_IF(!params, "params is NULL; fill a vllm_sampling_params with vllm_sampling_params_default()");
+    REFUSE_IF(max_out_tokens < 0, "max_out_tokens must not be negative");
+    REFUSE_IF(!out_tokens && max_out_tokens > 0, "out_tokens is NULL but max_out_tokens is above 0");
+    REFUSE_IF(!n_out_tokens, "n_out_tokens is NULL; it receives how many tokens were written");
+    START_PYTHON();
+    vllm_status status = vllm__py_complete_tokens(engine, prompt_tokens, n_prompt_tokens, params, out_tokens,
+                                                  max_out_tokens, n_out_tokens, filled);
+    if (status != VLLM_OK)
+        *n_out_tokens = 0;
+    if (!out)
+        vllm_completion_free(&unwanted);
+    return leave_completion(status, filled);
+}
+
+VLLM_API vllm_status vllm_complete_stream(vllm_engine* engine, const char* prompt, const vllm_sampling_params* params,
+                                          vllm_token_callback callback, void* user_data)
+{
+    REFUSE_IF(!engine, "engine is NULL");
+    REFUSE_IF(!prompt, "prompt is NULL");
+    REFUSE_IF(!params, "params is NULL; fill a vllm_sampling_params with vllm_sampling_params_default()");
+    REFUSE_IF(!callback, "callback is NULL; it receives the text");
+    START_PYTHON();
+    return leave(vllm__py_complete_stream(engine, prompt, params, callback, user_data));
+}

@@ -1,0 +1,16 @@
+/*
+ * What C calls in pyvllm/capi.py. build_ffi.py gives these declarations to cffi as extern "Python", which makes a
+ * static function of each. Arguments have passed the checks in api.c.
+ */
+static vllm_status vllm__py_engine_load(const vllm_model_params* params, const char* options_json,
+                                        vllm_progress_callback progress, void* user_data, vllm_engine** out);
+static vllm_status vllm__py_engine_free(vllm_engine* engine);
+static vllm_status vllm__py_engine_offload_report(const vllm_engine* engine, char** out_json);
+static vllm_status vllm__py_offload_plan(const vllm_model_params* params, const char* options_json, char** out_json);
+static vllm_status vllm__py_complete(vllm_engine* engine, const char* prompt, const vllm_sampling_params* params,
+                                     vllm_completion* out);
+static vllm_status vllm__py_complete_tokens(vllm_engine* engine, const int32_t* prompt_tokens, int32_t n_prompt_tokens,
+                                            const vllm_sampling_params* params, int32_t* out_tokens,
+                                            int32_t max_out_tokens, int32_t* n_out_tokens, vllm_completion* out);
+static vllm_status vllm__py_complete_stream(vllm_engine* engine, const char* prompt, const vllm_sampling_params* params,
+                                            vllm_token_callback callback, void* user_data);

@@ -1,0 +1,24 @@
+/*
+ * What pyvllm/capi.py calls in C. build_ffi.py gives these declarations to cffi as they stand here.
+ */
+#ifndef VLLM_PYTHON_SIDE_H
+#define VLLM_PYTHON_SIDE_H
+
+#include "vllm.h"
+
+/* Set this thread's last error. */
+void vllm__set_error(const char* text);
+
+/* Say that every function is bound; the start has failed without it. */
+void vllm__mark_bound(void);
+
+/* Copy length bytes and a NUL into memory that vllm_string_free frees; NULL when there is none. */
+char* vllm__new_string(const char* bytes, int64_t length);
+
+/* The static string that is equal to name: "stop", "length" or "abort"; NULL for anything else. */
+const char* vllm__finish_reason(const char* name);
+
+/* Hand a line to the host's callback, or to stderr. */
+void vllm__log(int32_t level, const char* text);
+
+#endif
