@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
 
 
-@pytest.mark.parametrize("command", [("ruff", "check", "."), ("mypy",), ("lint-imports",)], ids=lambda command: command[0])
+@pytest.mark.parametrize("command", [("ruff", "check", "."), ("mypy",), ("lint-imports",)], ids=" ".join)
 def test_the_checker_finds_nothing(command):
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     run = subprocess.run(
