@@ -1,4 +1,4 @@
-"""Build libvllm.so: cffi's embedding over include/vllm.h and csrc/, with a SONAME, a symbol version and a pkg-config file.
+"""Build libvllm.so: cffi's embedding over include/vllm.h and csrc/, with SONAME, symbol version and pkg-config file.
 
 `include/vllm.h` is the only place where the interface is written. The types that cffi is told, and the list of symbols
 that are exported, are read from it.
@@ -93,8 +93,8 @@ def version_script(directory):
 def compile_stub(path):
     """Compile libvllm.so.21, which does nothing but need the libvllm.so beside it.
 
-    Programs look for the SONAME and linkers for libvllm.so. A wheel holds no symbolic links, and two copies of the library
-    would be two libraries in one process.
+    Programs look for the SONAME and linkers for libvllm.so. A wheel holds no symbolic links, and two copies of the
+    library would be two libraries in one process.
     """
     compiler = sysconfig.get_config_var("CC").split()
     with tempfile.TemporaryDirectory() as directory:

@@ -215,10 +215,9 @@ VLLM_API vllm_status vllm_complete_tokens(vllm_engine* engine, const int32_t* pr
     REFUSE_IF(!out_tokens && max_out_tokens > 0, "out_tokens is NULL but max_out_tokens is above 0");
     REFUSE_IF(!n_out_tokens, "n_out_tokens is NULL; it receives how many tokens were written");
     START_PYTHON();
-    vllm_status status = vllm__py_complete_tokens(engine, prompt_tokens, n_prompt_tokens, params, out_tokens,
-                                                  max_out_tokens, n_out_tokens, filled);
-    if (status != VLLM_OK)
-        *n_out_tokens = 0;
+    vllm__tokens tokens = {prompt_tokens, n_prompt_tokens, out_tokens, max_out_tokens, 0};
+    vllm_status status = vllm__py_complete_tokens(engine, &tokens, params, filled);
+    *n_out_tokens = status == VLLM_OK ? tokens.n_out_tokens : 0;
     if (!out)
         vllm_completion_free(&unwanted);
     return leave_completion(status, filled);

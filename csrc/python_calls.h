@@ -9,8 +9,7 @@ static vllm_status vllm__py_engine_offload_report(const vllm_engine* engine, cha
 static vllm_status vllm__py_offload_plan(const vllm_model_params* params, const char* options_json, char** out_json);
 static vllm_status vllm__py_complete(vllm_engine* engine, const char* prompt, const vllm_sampling_params* params,
                                      vllm_completion* out);
-static vllm_status vllm__py_complete_tokens(vllm_engine* engine, const int32_t* prompt_tokens, int32_t n_prompt_tokens,
-                                            const vllm_sampling_params* params, int32_t* out_tokens,
-                                            int32_t max_out_tokens, int32_t* n_out_tokens, vllm_completion* out);
+static vllm_status vllm__py_complete_tokens(vllm_engine* engine, vllm__tokens* tokens,
+                                            const vllm_sampling_params* params, vllm_completion* out);
 static vllm_status vllm__py_complete_stream(vllm_engine* engine, const char* prompt, const vllm_sampling_params* params,
                                             vllm_token_callback callback, void* user_data);

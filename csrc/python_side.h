@@ -6,6 +6,15 @@
 
 #include "vllm.h"
 
+/* The tokens that vllm_complete_tokens takes and gives; n_out_tokens is set by capi.py. */
+typedef struct vllm__tokens {
+    const int32_t* prompt_tokens;
+    int32_t n_prompt_tokens;
+    int32_t* out_tokens;
+    int32_t max_out_tokens;
+    int32_t n_out_tokens;
+} vllm__tokens;
+
 /* Set this thread's last error. */
 void vllm__set_error(const char* text);
 

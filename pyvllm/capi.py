@@ -45,7 +45,7 @@ def bind(ffi: Any, lib: Any) -> None:
 
 
 class _Engines:
-    """The live engines by handle. A handle is a number that no pointer of the process has and that is never used again."""
+    """The live engines by handle: a number that no pointer of the process has, and that is never used again."""
 
     # above 32 bits, so that a handle cut to an int is no handle; below the addresses that Linux gives out
     _FIRST = 0x0D21_0000_0010
@@ -168,12 +168,14 @@ class _Arguments:
     def _refuse_unsupported_sampling_fields(self, params: Any) -> None:
         for name in ("has_seed", "ignore_eos", "structured_json_object"):
             _require_flag(params, name)
-        _require(params.has_seed == 1 or params.seed == 0, "seed", params.seed, "0 while has_seed is 0; set has_seed to 1")
+        is_used = params.has_seed == 1 or params.seed == 0
+        _require(is_used, "seed", params.seed, "0 while has_seed is 0; set has_seed to 1 to use it")
         for name in ("structured_json", "structured_regex", "structured_grammar"):
             text = self.text(getattr(params, name), name)
             _require(text is None, name, text, "NULL; structured output is not supported yet")
         for name in ("n_structured_choice", "structured_json_object"):
-            _require(getattr(params, name) == 0, name, getattr(params, name), "0; structured output is not supported yet")
+            value = getattr(params, name)
+            _require(value == 0, name, value, "0; structured output is not supported yet")
         for name in ("structured_choice", "logits_processor", "logits_processor_user_data"):
             pointer = getattr(params, name)
             _require(pointer == self._ffi.NULL, name, pointer, "NULL; it is not supported yet")
@@ -225,17 +227,15 @@ class _Calls:
         self._fill(out, engine.generate(text or "", self._arguments.sampling_params(params)))
         return Status.OK
 
-    def complete_tokens(
-        self, pointer: Any, prompt_tokens: Any, num_prompt: int, params: Any, out_tokens: Any, room: int, written: Any, out: Any
-    ) -> int:
-        """Generate from token ids; the first `room` new ones are given out."""
+    def complete_tokens(self, pointer: Any, tokens: Any, params: Any, out: Any) -> int:
+        """Generate from token ids; the first `max_out_tokens` new ones are given out."""
         engine = self._engine(pointer)
-        prompt: Sequence[int] = self._ffi.unpack(prompt_tokens, num_prompt)
+        prompt: Sequence[int] = self._ffi.unpack(tokens.prompt_tokens, tokens.n_prompt_tokens)
         completion = engine.generate(prompt, self._arguments.sampling_params(params))
-        shown = list(completion.token_ids[:room])
+        shown = list(completion.token_ids[: tokens.max_out_tokens])
         if shown:
-            out_tokens[0 : len(shown)] = shown
-        written[0] = len(shown)
+            tokens.out_tokens[0 : len(shown)] = shown
+        tokens.n_out_tokens = len(shown)
         self._fill(out, completion)
         return Status.OK
 
@@ -252,9 +252,9 @@ class _Calls:
     def status_of(self, kind: type[BaseException], error: BaseException, trace: Any) -> int:
         """Turn what a function raised into this thread's last error and a status. cffi calls it for every exception."""
         text = str(error) or kind.__name__
-        is_ours = isinstance(error, VllmError)
-        self._lib.vllm__set_error(_encoded(text if is_ours else f"{kind.__name__}: {text}"))
-        return int(error.status) if is_ours else int(Status.UNKNOWN)
+        status = error.status if isinstance(error, VllmError) else None
+        self._lib.vllm__set_error(_encoded(f"{kind.__name__}: {text}" if status is None else text))
+        return int(Status.UNKNOWN if status is None else status)
 
     def log(self, level: int, text: str) -> None:
         """Hand a line of pyvllm to the host's callback, or to stderr."""

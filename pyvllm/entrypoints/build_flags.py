@@ -23,7 +23,7 @@ def flags(package: Path) -> dict[str, list[str]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print what the options ask for on one line. Returns 0, or 2 for an unknown option or a library that is not built."""
+    """Print what the options ask for, on one line. Returns 0, or 2 for an unknown option or a missing library."""
     given = sys.argv[1:] if arguments is None else arguments
     package = Path(pyvllm.__file__).resolve().parent
     known = flags(package)
