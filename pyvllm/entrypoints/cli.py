@@ -91,3 +91,7 @@ def _write(text: str) -> bool:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return False
     return True
+
+
+if __name__ == "__main__":
+    sys.exit(main())

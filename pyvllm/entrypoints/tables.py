@@ -41,7 +41,7 @@ def _head(document: Document, model: str) -> list[str]:
         room = capacity[f"{place}_bytes"]
         lines.append([f"{place} room", "not known" if room is None else f"{room:,} bytes"])
     lines[-2][1] += f" ({capacity['device_name']}, {capacity['source']})"
-    return [f"{name:<14}{text}" for name, text in lines]
+    return [f"{name:<15}{text}" for name, text in lines]
 
 
 def _places(document: Document) -> list[str]:

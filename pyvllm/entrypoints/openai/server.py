@@ -89,7 +89,8 @@ def _api_keys(args: Namespace) -> list[str]:
 def _require_extra() -> None:
     missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
     if missing:
-        raise VllmError(f"{' and '.join(missing)} not installed; the server needs them: pip install 'pyvllm[server]'")
+        verb = "is" if len(missing) == 1 else "are"
+        raise VllmError(f"{' and '.join(missing)} {verb} not installed: pip install 'pyvllm[server]'")
 
 
 def _bind(host: str, port: int) -> socket.socket:
@@ -146,3 +147,7 @@ def _ignore_raised_again() -> None:
     """Let the process end by itself: uvicorn stops on these signals and then raises them once more."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
