@@ -58,21 +58,6 @@ class Checkpoint:
         """Name of the file that holds a tensor, without its directory."""
         return self._files[info.file].name
 
-    def find(self, name: str, shape: tuple[int, ...]) -> TensorInfo:
-        """Look up a tensor that must be there, have this shape and be stored in a type that can become a weight.
-
-        Raises FormatError, naming file, tensor and rule.
-        """
-        info = self.tensors.get(name)
-        if info is None:
-            raise FormatError(f"tensor {name!r}: is in none of the model's files")
-        where = f"{self.file_name(info)}: tensor {name!r}"
-        if info.shape != shape:
-            raise FormatError(f"{where}: must have shape {list(shape)} by the configuration, found {list(info.shape)}")
-        if not info.is_readable:
-            raise FormatError(f"{where}: is stored as {info.stored_type}; a weight is read from F32, F16 or BF16")
-        return info
-
     def read_into(self, info: TensorInfo, start: int, view: memoryview) -> None:
         """Fill `view` with stored bytes of a tensor, from its byte `start` on.
 
@@ -129,13 +114,11 @@ class ModelSource:
         """
         if self.gguf_header is not None:
             return self._gguf_checkpoint(self.gguf_header)
-        with ExitStack() as stack:
-            directory = stack.enter_context(_open_directory(self.path))
+        with _open_directory(self.path) as directory, ExitStack() as on_error:
             opened: list[OpenFile] = []
-            on_error = stack.enter_context(ExitStack())
             tensors = _safetensors_tensors(directory, opened, on_error)
             on_error.pop_all()
-            return Checkpoint(opened, tensors)
+        return Checkpoint(opened, tensors)
 
     def _gguf_checkpoint(self, header: gguf.GGUFHeader) -> Checkpoint:
         tensors = {info.name: info for info in hugging_face_tensors(header)}
@@ -229,7 +212,7 @@ def _safetensors_tensors(
     names = directory.names()
     weight_map = _weight_map(directory) if _INDEX in names else None
     files = sorted(set(weight_map.values())) if weight_map else _without_index(names)
-    if missing := directory.missing(files):
+    if weight_map and (missing := directory.missing(files)):
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise ModelLoadError(f"{_INDEX}: names a file that is not there: {missing[0]}{more}")
     tensors: dict[str, TensorInfo] = {}

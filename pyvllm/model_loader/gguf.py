@@ -45,6 +45,11 @@ _BOOL, _STRING, _ARRAY = 7, 8, 9
 _NO_DEFAULT = object()
 
 
+def brief(value: object) -> str:
+    """Show a key's value in an error: whole if it is short, otherwise its beginning or its length."""
+    return f"an array of {len(value)} elements" if isinstance(value, list) else f"{value!r:.100}"
+
+
 class Keys(Mapping[str, object]):
     """The keys of one GGUF file, with typed access: a wrong type is one error in one place."""
 
@@ -69,7 +74,7 @@ class Keys(Mapping[str, object]):
         return value
 
     def _wrong(self, key: str, rule: str, value: object) -> FormatError:
-        return FormatError(f"{self.origin}: key '{key}': must be {rule}, found {value!r:.100}")
+        return FormatError(f"{self.origin}: key '{key}': must be {rule}, found {brief(value)}")
 
     def integer(self, key: str, default: object = _NO_DEFAULT, low: int = 1, high: int = 2**31 - 1) -> int:
         """An integer of any width, from `low` to `high`."""
@@ -153,6 +158,21 @@ class _Cursor:
         except UnicodeDecodeError:
             raise self.error(f"{what}: a string is not valid UTF-8") from None
 
+    def strings(self, count: int, what: str) -> Iterator[str]:
+        """Read `count` strings of an array; vocabularies have 100,000 of them, so most are cut from the window here."""
+        for _ in range(count):
+            at = self.position - self._start + 8
+            length = int.from_bytes(self._window[at - 8 : at], "little")
+            if at <= len(self._window) and length <= MAX_ARRAY_STRING_BYTES and at + length <= len(self._window):
+                try:
+                    text = self._window[at : at + length].decode("utf-8")
+                except UnicodeDecodeError:
+                    raise self.error(f"{what}: a string is not valid UTF-8") from None
+                self.position += 8 + length
+                yield text
+            else:
+                yield self.string(what, MAX_ARRAY_STRING_BYTES)
+
 
 def read_header(file: OpenFile) -> GGUFHeader:
     """Read and check everything before the data of one GGUF file.
@@ -227,7 +247,7 @@ def _array(cursor: _Cursor, what: str) -> list[object]:
     size = 8 if kind == _STRING else struct.calcsize(f"<{_SCALARS[kind]}")
     cursor.require(count * size, f"{what}: an array of {count} elements")
     if kind == _STRING:
-        return [cursor.string(what, MAX_ARRAY_STRING_BYTES) for _ in range(count)]
+        return [*cursor.strings(count, what)]
     if kind == _BOOL:
         return [*_booleans(cursor, count, what)]
     return list(struct.unpack(f"<{count}{_SCALARS[kind]}", cursor.take(count * size, what)))

@@ -72,7 +72,7 @@ def _scales_and_mins(blocks: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def q4_k(blocks: Tensor, out: Tensor) -> None:
-    """From d, dmin (f16), 12 bytes of scales, 128 bytes of nibbles: d * scale * q - dmin * min, for each 32 elements."""
+    """From d, dmin (f16), 12 bytes of scales, 128 of nibbles: d * scale * q - dmin * min, for each 32 elements."""
     scales, minima = _scales_and_mins(blocks)
     _nibbles(blocks[:, 16:144].reshape(-1, 4, 32), out.view(-1, 4, 2, 32))
     out.view(-1, 8, 32).mul_(scales.unsqueeze(2)).sub_(minima.unsqueeze(2))

@@ -12,7 +12,7 @@ from dataclasses import replace
 from math import pi
 
 from pyvllm.errors import FormatError, ModelLoadError
-from pyvllm.model_loader.gguf import GGUFHeader, Keys
+from pyvllm.model_loader.gguf import GGUFHeader, Keys, brief
 from pyvllm.model_loader.paths import OpenFile
 from pyvllm.model_loader.tensor_info import TensorInfo
 
@@ -83,39 +83,58 @@ def config_document(header: GGUFHeader, file: OpenFile) -> dict[str, object]:
     keys = header.keys
     _refuse_splits(keys)
     name = keys.text("general.architecture")
+    if not 1 <= len(name) <= 64 or not name.isprintable():
+        raise FormatError(f"{keys.origin}: key 'general.architecture': is no name, found {brief(name)}")
     if name not in ARCHITECTURES:
         return {"architectures": [name]}
     tensors = {info.name: info for info in header.tensors}
     _refuse(keys, name)
-    heads = keys.integer(f"{name}.attention.head_count", high=65_536)
+    rows = _vocab_size(keys, name, tensors)
+    document = {"architectures": [ARCHITECTURES[name]], **_sizes(keys, name)}
+    document |= {
+        "vocab_size": rows,
+        "max_position_embeddings": keys.integer(f"{name}.context_length"),
+        "rms_norm_eps": keys.number(f"{name}.attention.layer_norm_rms_epsilon"),
+        "rope_theta": keys.number(f"{name}.rope.freq_base", 10000.0),
+        "rope_scaling": _rope_scaling(keys, name, tensors, file),
+        "hidden_act": "silu",
+        "attention_bias": "blk.0.attn_q.bias" in tensors,
+        "mlp_bias": "blk.0.ffn_gate.bias" in tensors,
+        "tie_word_embeddings": "output.weight" not in tensors,
+        **_token_ids(keys, rows),
+    }
+    if f"{name}.attention.sliding_window" in keys:
+        document["sliding_window"] = keys.integer(f"{name}.attention.sliding_window")
+    if name == "qwen3moe":
+        document |= _experts(keys, name)
+    return document
+
+
+def _sizes(keys: Keys, name: str) -> dict[str, object]:
     hidden = keys.integer(f"{name}.embedding_length", high=2**24)
-    head_dim = keys.integer(f"{name}.attention.key_length", hidden // heads, high=65_536)
-    document: dict[str, object] = {
-        "architectures": [ARCHITECTURES[name]],
+    heads = keys.integer(f"{name}.attention.head_count", high=65_536)
+    head_dim = _head_dim(keys, name)
+    for key in (f"{name}.attention.value_length", f"{name}.rope.dimension_count"):
+        if (value := keys.integer(key, head_dim)) != head_dim:
+            raise ModelLoadError(f"{keys.origin}: key '{key}': only the head size ({head_dim}) works, found {value}")
+    return {
         "hidden_size": hidden,
         "num_hidden_layers": keys.integer(f"{name}.block_count", high=10_000),
         "num_attention_heads": heads,
         "num_key_value_heads": keys.integer(f"{name}.attention.head_count_kv", heads, high=65_536),
         "head_dim": head_dim,
         "intermediate_size": keys.integer(f"{name}.feed_forward_length", high=2**24),
-        "vocab_size": _vocab_size(keys, name, tensors),
-        "max_position_embeddings": keys.integer(f"{name}.context_length"),
-        "rms_norm_eps": keys.number(f"{name}.attention.layer_norm_rms_epsilon"),
-        "rope_theta": keys.number(f"{name}.rope.freq_base", 10000.0),
-        "rope_scaling": _rope_scaling(keys, name, tensors, file, head_dim),
-        "hidden_act": "silu",
-        "attention_bias": "blk.0.attn_q.bias" in tensors,
-        "mlp_bias": "blk.0.ffn_gate.bias" in tensors,
-        "tie_word_embeddings": "output.weight" not in tensors,
-        **_token_ids(keys),
     }
-    _require_equal(keys, f"{name}.attention.value_length", head_dim)
-    _require_equal(keys, f"{name}.rope.dimension_count", head_dim)
-    if f"{name}.attention.sliding_window" in keys:
-        document["sliding_window"] = keys.integer(f"{name}.attention.sliding_window")
-    if name == "qwen3moe":
-        document |= _experts(keys, name)
-    return document
+
+
+def _head_dim(keys: Keys, name: str) -> int:
+    if (key := f"{name}.attention.key_length") in keys:
+        return keys.integer(key, high=65_536)
+    hidden = keys.integer(f"{name}.embedding_length", high=2**24)
+    heads = keys.integer(f"{name}.attention.head_count", high=65_536)
+    if hidden % heads:
+        raise FormatError(f"{keys.origin}: embedding_length ({hidden}) must be a multiple of head_count ({heads})")
+    return hidden // heads
 
 
 def _refuse_splits(keys: Keys) -> None:
@@ -126,14 +145,9 @@ def _refuse_splits(keys: Keys) -> None:
 def _refuse(keys: Keys, name: str) -> None:
     for suffix, neutral in _REFUSED_KEYS.items():
         if (key := f"{name}.{suffix}") in keys and keys[key] != neutral:
-            raise ModelLoadError(f"{keys.origin}: key '{key}' is not supported, found {keys[key]!r:.100}")
+            raise ModelLoadError(f"{keys.origin}: key '{key}' is not supported, found {brief(keys[key])}")
     if name == "llama" and keys.integer("llama.expert_count", 0, low=0):
         raise ModelLoadError(f"{keys.origin}: key 'llama.expert_count': these experts are not read from GGUF")
-
-
-def _require_equal(keys: Keys, key: str, expected: int) -> None:
-    if (value := keys.integer(key, expected)) != expected:
-        raise ModelLoadError(f"{keys.origin}: key '{key}': only the head size ({expected}) is supported, found {value}")
 
 
 def _vocab_size(keys: Keys, name: str, tensors: Mapping[str, TensorInfo]) -> int:
@@ -150,13 +164,13 @@ def _vocab_size(keys: Keys, name: str, tensors: Mapping[str, TensorInfo]) -> int
     return rows
 
 
-def _token_ids(keys: Keys) -> dict[str, object]:
+def _token_ids(keys: Keys, vocab_size: int) -> dict[str, object]:
     ids: dict[str, object] = {}
     if (key := "tokenizer.ggml.bos_token_id") in keys:
-        ids["bos_token_id"] = keys.integer(key, low=0)
+        ids["bos_token_id"] = keys.integer(key, low=0, high=vocab_size - 1)
     # A chat model may end its turn with another token than the one that ends a text.
-    ends = [keys.integer(f"tokenizer.ggml.{kind}_token_id", -1, low=-1) for kind in ("eos", "eot")]
-    if found := [token for token in dict.fromkeys(ends) if token >= 0]:
+    ends = [key for kind in ("eos", "eot") if (key := f"tokenizer.ggml.{kind}_token_id") in keys]
+    if found := [*dict.fromkeys(keys.integer(key, low=0, high=vocab_size - 1) for key in ends)]:
         ids["eos_token_id"] = found if len(found) > 1 else found[0]
     return ids
 
@@ -174,7 +188,7 @@ def _experts(keys: Keys, name: str) -> dict[str, object]:
 
 
 def _rope_scaling(
-    keys: Keys, name: str, tensors: Mapping[str, TensorInfo], file: OpenFile, head_dim: int
+    keys: Keys, name: str, tensors: Mapping[str, TensorInfo], file: OpenFile
 ) -> dict[str, object] | None:
     factor = _factor(keys, f"{name}.rope.scaling.factor", _factor(keys, f"{name}.rope.scale_linear", 1.0))
     # A file that gives a factor without a type means linear scaling.
@@ -183,7 +197,7 @@ def _rope_scaling(
         if factor != 1.0 and kind != "none":
             raise ModelLoadError(f"{keys.origin}: tensor '{_ROPE_FACTORS}' with a scaling factor is not supported")
         theta = keys.number(f"{name}.rope.freq_base", 10000.0)
-        return _llama3_scaling(file, tensors[_ROPE_FACTORS], theta, head_dim)
+        return _llama3_scaling(file, tensors[_ROPE_FACTORS], theta, _head_dim(keys, name))
     if kind not in ("none", "linear", "yarn"):
         raise ModelLoadError(f"{keys.origin}: key '{name}.rope.scaling.type': '{kind[:40]}' is not supported")
     if kind == "none" or factor == 1.0:

@@ -8,6 +8,7 @@ import re
 import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
+from errno import ELOOP
 
 from pyvllm.errors import FormatError, ModelLoadError
 
@@ -41,9 +42,9 @@ class OpenFile:
 
     def read(self, offset: int, length: int) -> bytes:
         """Read exactly `length` bytes at `offset`; raises FormatError when the file ends before them."""
-        view = bytearray(length)
-        self.read_into(offset, memoryview(view))
-        return bytes(view)
+        data = bytearray(length)
+        self.read_into(offset, memoryview(data))
+        return bytes(data)
 
     def read_into(self, offset: int, view: memoryview) -> None:
         """Fill `view` (writable, one byte per item) from `offset` on.
@@ -153,9 +154,12 @@ class ModelDirectory:
         a symbolic link that leads out of the model.
         """
         try:
-            if os.path.islink(os.path.join(self._real, name)):
-                return open_regular(self._target(name), name, flags=os.O_NOFOLLOW)
-            return open_regular(name, name, dir_fd=self._fd, flags=os.O_NOFOLLOW)
+            try:
+                return open_regular(name, name, dir_fd=self._fd, flags=os.O_NOFOLLOW)
+            except OSError as error:
+                if error.errno != ELOOP:  # what O_NOFOLLOW says of a symbolic link
+                    raise
+            return open_regular(self._target(name), name, flags=os.O_NOFOLLOW)
         except OSError as error:
             raise ModelLoadError(f"{name}: cannot be opened: {error.strerror}") from None
 

@@ -27,7 +27,7 @@ def json_object(data: bytes, origin: str, max_items: int = 2_000_000) -> dict[st
     try:
         text = data.decode("utf-8")
         document = _DECODER.decode(text)
-        if "\\ud" in text.lower():
+        if "\\ud" in text or "\\uD" in text:  # only an escape can bring a surrogate in
             json.dumps(document, ensure_ascii=False).encode("utf-8")
     except UnicodeDecodeError as error:
         raise FormatError(f"{origin}: not valid UTF-8 at byte {error.start}") from None
