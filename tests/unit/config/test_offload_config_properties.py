@@ -4,10 +4,10 @@ import json
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from offload_grammar import Judge, documents, render, sound_documents
 
 from pyvllm.config.offload import GIB, OffloadConfig
 from pyvllm.errors import InvalidArgument
+from tests.unit.config.offload_grammar import Judge, documents, render, sound_documents
 
 settings.register_profile("offload", deadline=None, derandomize=True, max_examples=400)
 OFFLOAD = settings.get_profile("offload")
