@@ -196,18 +196,22 @@ def recount(
     Returns each parameter's place (None: in no region) and the `measured` fields of the report. Raises LoaderDefect if
     a streamed copy or a buffer is not where it belongs.
     """
-    spans = {(buffer.address, buffer.nbytes) for buffer in buffers}
+    spans = set(buffers)
     places: dict[str, Place | None] = {}
-    totals = {"device_bytes": 0, "host_bytes": 0}
     for name, live in parameters.items():
         pool = _pool_of(live, regions)
-        if (live.address, live.nbytes) in spans:
+        if live in spans:
             places[name] = Place.STREAMED
         elif pool is None:
             places[name] = None
         else:
             places[name] = Place.DEVICE if pool == "device" else Place.HOST
-            totals[f"{pool}_bytes"] += live.nbytes
+    # A tied weight has several names and its bytes only once.
+    resident = {live: place for live, place in zip(parameters.values(), places.values(), strict=True)}
+    totals = {
+        f"{place.value}_bytes": sum(live.nbytes for live, found in resident.items() if found is place)
+        for place in (Place.DEVICE, Place.HOST)
+    }
     for what, pool, tensors in (("streamed weight", "host", sources), ("prefetch buffer", "device", buffers)):
         if any(_pool_of(live, regions) != pool for live in tensors):
             raise LoaderDefect(f"defect of the loader of {architecture}: a {what} is not in {pool} memory")
