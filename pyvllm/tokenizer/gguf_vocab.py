@@ -25,7 +25,7 @@ class GgufVocab:
     model: str
     pre: str | None
     tokens: Sequence[str]
-    token_types: Sequence[int]
+    token_types: list[int]
     scores: Sequence[float] | None
     merges: Sequence[str] | None
     bos_token_id: int | None
@@ -57,24 +57,29 @@ def read_vocab(metadata: Mapping[str, object]) -> GgufVocab:
     tokens = _tokens(keys.many("tokens", str))
     size = len(tokens)
     types = keys.many("token_type", int, size)
-    llama = model == "llama"
+    types = [NORMAL] * size if types is None else _checked_types(types)
+    unknown, bos, eos = _default_ids(model, types)
     others = [keys.token_id(name, size) for name in ("eot_token_id", "eom_token_id")]
     return GgufVocab(
         model=model,
         pre=keys.one("pre", str),
         tokens=tokens,
-        token_types=[NORMAL] * size if types is None else _checked_types(types),
+        token_types=types,
         scores=_checked_scores(keys.many("scores", float, size)),
         merges=keys.many("merges", str),
-        # A SentencePiece model's own defaults; llama.cpp uses them too.
-        bos_token_id=keys.token_id("bos_token_id", size, 1 if llama else None),
-        eos_token_id=keys.token_id("eos_token_id", size, 2 if llama else None),
-        unknown_token_id=keys.token_id("unknown_token_id", size, 0 if llama else None),
+        bos_token_id=keys.token_id("bos_token_id", size, bos),
+        eos_token_id=keys.token_id("eos_token_id", size, eos),
+        unknown_token_id=keys.token_id("unknown_token_id", size, unknown),
         other_eos_token_ids=tuple(token_id for token_id in others if token_id is not None),
         add_bos_token=keys.one("add_bos_token", bool),
         add_eos_token=keys.one("add_eos_token", bool),
         add_space_prefix=keys.one("add_space_prefix", bool) is not False,
     )
+
+
+def _default_ids(model: str, types: Sequence[int]) -> list[int | None]:
+    """Return SentencePiece's own ids of the unknown, bos and eos token, which hold where a key is absent."""
+    return [i if model == "llama" and tuple(types[i : i + 1]) in ((UNKNOWN,), (CONTROL,)) else None for i in range(3)]
 
 
 class _Keys:
@@ -106,7 +111,7 @@ class _Keys:
     def token_id(self, name: str, size: int, default: int | None = None) -> int | None:
         value = self.one(name, int)
         if value is None:
-            return default if default is not None and default < size else None
+            return default
         if not 0 <= value < size:
             raise FormatError(f"{PREFIX}{name} is {value}, but the vocabulary has {size} tokens")
         return value
@@ -133,11 +138,11 @@ def _tokens(values: Sequence[str] | None) -> list[str]:
     return tokens
 
 
-def _checked_types(types: Sequence[int]) -> Sequence[int]:
+def _checked_types(types: Sequence[int]) -> list[int]:
     for i, kind in enumerate(types):
         if not 0 <= kind <= BYTE:
             raise FormatError(f"{PREFIX}token_type must be from 0 to {BYTE}, found {kind} at index {i}")
-    return types
+    return list(types)
 
 
 def _checked_scores(scores: Sequence[float] | None) -> Sequence[float] | None:

@@ -69,6 +69,10 @@ def _token(value: object, key: str, name: str) -> str | None:
         return None
     if not isinstance(content, str):
         raise FormatError(f"{name}: {key} must be a string or an object with a string 'content', found {value!r}")
+    try:
+        content.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise FormatError(f"{name}: {key} must be valid Unicode, found {content!r}") from error
     return content
 
 

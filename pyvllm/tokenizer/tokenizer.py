@@ -6,13 +6,14 @@ Made from a Hugging Face directory or from a GGUF file's metadata, over the `tok
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import tokenizers
 from tokenizers import AddedToken
 
 from pyvllm import logger
-from pyvllm.errors import FormatError, InvalidArgument, ModelLoadError
+from pyvllm.errors import FormatError, GenerationError, InvalidArgument, ModelLoadError, VllmError
 from pyvllm.tokenizer.decoding import Detokenizer, decode_rule
 from pyvllm.tokenizer.files import MAX_TOKENIZER_BYTES, read_file, read_json_object
 from pyvllm.tokenizer.gguf_backend import build_backend
@@ -48,13 +49,15 @@ class Tokenizer:
     def encode(self, text: str) -> list[int]:
         """Return the ids of `text`, with the special tokens that the model's prompts begin or end with.
 
-        A special token that stands in the text is one id. Raises InvalidArgument for text that is not valid Unicode.
+        A special token that stands in the text is one id. Raises InvalidArgument for text that is not valid Unicode,
+        GenerationError where the tokenizer itself fails.
         """
         try:
-            ids: list[int] = self._backend.encode(text, add_special_tokens=True).ids
-        except (UnicodeError, TypeError) as error:
-            raise InvalidArgument(f"the prompt cannot be encoded: it must be valid Unicode text ({error})") from error
-        return self._ends.applied(ids)
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise InvalidArgument(f"the prompt is not valid Unicode text: {error}") from error
+        call = partial(self._backend.encode, text, add_special_tokens=True)
+        return self._ends.applied(_guarded(call, GenerationError, "the tokenizer fails on this prompt").ids)
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         """Return the text of `ids`; bytes that are no UTF-8 become U+FFFD, ids of no token are left out."""
@@ -94,8 +97,8 @@ def load_tokenizer(directory: str, tokenizer_config_path: str | None = None) -> 
     """
     backend = _read_backend(directory)
     config = _directory_config(directory, tokenizer_config_path)
-    _declare(backend, config)
-    return _tokenizer(backend, config, _generation_eos(directory))
+    more_eos = _generation_eos(directory)
+    return _guarded(partial(_tokenizer, backend, config, more_eos), FormatError, "tokenizer.json")
 
 
 def tokenizer_from_gguf(metadata: Mapping[str, object], tokenizer_config_path: str | None = None) -> Tokenizer:
@@ -106,7 +109,7 @@ def tokenizer_from_gguf(metadata: Mapping[str, object], tokenizer_config_path: s
     the key.
     """
     vocab = read_vocab(metadata)
-    built = _guarded("tokenizer.ggml", lambda: build_backend(vocab))
+    built = _guarded(partial(build_backend, vocab), FormatError, "tokenizer.ggml")
     named = TokenizerConfig() if tokenizer_config_path is None else _config_file(tokenizer_config_path)
     own_ids = {vocab.eos_token_id, *vocab.other_eos_token_ids} if named.eos_token is None else set()
     config = TokenizerConfig(
@@ -117,8 +120,8 @@ def tokenizer_from_gguf(metadata: Mapping[str, object], tokenizer_config_path: s
         special_tokens=named.special_tokens,
         added_tokens=named.added_tokens,
     )
-    _declare(built.tokenizer, config)
-    return _tokenizer(built.tokenizer, config, frozenset(i for i in own_ids if i is not None))
+    more_eos = frozenset(i for i in own_ids if i is not None)
+    return _guarded(partial(_tokenizer, built.tokenizer, config, more_eos), FormatError, "tokenizer.ggml")
 
 
 def _first_given(*values: bool | None) -> bool | None:
@@ -136,17 +139,22 @@ def _read_backend(directory: str) -> tokenizers.Tokenizer:
         advice = f"found {found}, which is not supported: convert it to tokenizer.json" if found else "it is needed"
         raise ModelLoadError(f"{directory}: no tokenizer.json; {advice}")
     data = read_file(path, MAX_TOKENIZER_BYTES)
-    return _guarded("tokenizer.json", lambda: tokenizers.Tokenizer.from_buffer(data))
+    return _guarded(partial(tokenizers.Tokenizer.from_buffer, data), FormatError, "tokenizer.json")
 
 
-def _guarded(name: str, call: Callable[[], T]) -> T:
-    """Turn whatever the `tokenizers` library raises for a bad file into FormatError."""
+def _guarded(call: Callable[[], T], kind: type[VllmError], what: str) -> T:
+    """Make one error of whatever the `tokenizers` library raises, its panics included."""
     try:
         return call()
-    except ModelLoadError:
+    except VllmError:
         raise
     except Exception as error:
-        raise FormatError(f"{name}: {error}") from error
+        raise kind(f"{what}: {error}") from error
+    except BaseException as error:
+        # A panic in the library's Rust code derives from BaseException, and its class cannot be imported.
+        if type(error).__name__ != "PanicException":
+            raise
+        raise kind(f"{what}: {error}") from error
 
 
 def _config_file(path: str) -> TokenizerConfig:
@@ -197,6 +205,7 @@ def _add(backend: tokenizers.Tokenizer, token: DeclaredToken) -> None:
 
 
 def _tokenizer(backend: tokenizers.Tokenizer, config: TokenizerConfig, more_eos: frozenset[int]) -> Tokenizer:
+    _declare(backend, config)
     bos = _token_id(backend, "bos_token", config.bos_token)
     eos = _token_id(backend, "eos_token", config.eos_token)
     return Tokenizer(

@@ -6,6 +6,11 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+from pyvllm.model_loader.checkpoint import open_model
+from pyvllm.tokenizer.pre_tokenizers import PRE_TOKENIZERS
+from pyvllm.tokenizer.tokenizer import tokenizer_from_gguf
 from tests.unit.tokenizer.vocabularies import (
     DATA,
     byte_level_metadata,
@@ -13,15 +18,11 @@ from tests.unit.tokenizer.vocabularies import (
     sentencepiece_data,
     sentencepiece_tokenizer,
 )
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from pyvllm.model_loader.checkpoint import open_model
-from pyvllm.tokenizer.pre_tokenizers import PRE_TOKENIZERS
-from pyvllm.tokenizer.tokenizer import tokenizer_from_gguf
-
-# The patterns as they stand in the tokenizer.json files and classes of transformers, each built by other means than ours.
+# Put together as in the models' tokenizer.json files, from the library's own parts where there are some.
 LLAMA3 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    r"|\s+(?!\S)|\s+"
 )
 GPT2 = pre_tokenizers.ByteLevel(add_prefix_space=False)
 BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
