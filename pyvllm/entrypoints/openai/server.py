@@ -5,7 +5,6 @@ Order matters: flags, address and extra packages are checked before a model file
 
 import json
 import os
-import signal
 import socket
 import sys
 from argparse import Namespace
@@ -19,12 +18,7 @@ from pyvllm.entrypoints.arguments import OneLineParser, add_engine_arguments, en
 from pyvllm.entrypoints.tables import offload_line
 from pyvllm.errors import InvalidArgument, VllmError
 
-#: Seconds for running requests after SIGTERM; container runtimes kill after ten.
-SHUTDOWN_S = 8
-
-#: Seconds that an idle connection is kept. Source: vLLM 0.33, VLLM_HTTP_TIMEOUT_KEEP_ALIVE.
-KEEP_ALIVE_S = 5
-
+#: Connections that may wait to be accepted.
 BACKLOG = 2048
 
 
@@ -115,38 +109,20 @@ def _is_loopback(listener: socket.socket) -> bool:
 
 
 def _serve(config: EngineConfig, names: Sequence[str], keys: Sequence[str], listener: socket.socket) -> None:
-    import uvicorn
-
     from pyvllm.engine.llm_engine import LLMEngine
-    from pyvllm.entrypoints.openai.app import build_app
+    from pyvllm.entrypoints.openai.http_server import serve
     from pyvllm.entrypoints.openai.serving import CompletionService
 
     engine = LLMEngine.load(config)
     service = CompletionService(engine, names)
     try:
         logger.info(f"server: {offload_line(engine.offload_report())}")
-        settings = uvicorn.Config(
-            build_app(service, keys),
-            log_config=None,
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            timeout_keep_alive=KEEP_ALIVE_S,
-            timeout_graceful_shutdown=SHUTDOWN_S,
-        )
         listener.listen(BACKLOG)
         host, port = listener.getsockname()[:2]
         logger.info(f"server: serving {', '.join(names)} at http://{f'[{host}]' if ':' in host else host}:{port}")
-        _ignore_raised_again()
-        uvicorn.Server(settings).run(sockets=[listener])
+        serve(service, keys, listener)
     finally:
         service.close()
-
-
-def _ignore_raised_again() -> None:
-    """Let the process end by itself: uvicorn stops on these signals and then raises them once more."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ class CompletionService:
         self._engine = engine
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="generate")
         self._created = int(time.time())
-        self._num_waiting = 0
+        self._waiting: set[asyncio.Event] = set()
         self._names_logged: set[str] = set()
 
     def models(self) -> dict[str, object]:
@@ -58,20 +58,28 @@ class CompletionService:
             text = f"the model {request.model!r:.200} does not exist; served: {', '.join(self.names)}"
             raise ApiError(404, "NotFoundError", text, "model")
         self._log_unknown(request.unknown)
-        if self._num_waiting >= MAX_WAITING:
+        if len(self._waiting) >= MAX_WAITING:
             raise ApiError(503, "ServiceUnavailableError", f"{MAX_WAITING} requests are waiting; try again later")
-        self._num_waiting += 1
+        self._waiting.add(gone)
         try:
-            return await self._in_thread(request, gone)
+            answer = await self._in_thread(request, gone)
         finally:
-            self._num_waiting -= 1
+            self._waiting.remove(gone)
+        if answer is None:
+            raise ApiError(503, "ServiceUnavailableError", "the request was stopped: the server is shutting down")
+        return answer
+
+    def abort(self) -> None:
+        """Stop every request, running or waiting, at its next token; from the event loop only."""
+        for gone in self._waiting:
+            gone.set()
 
     def close(self) -> None:
         """Wait for the running request, drop the waiting ones and free the engine."""
         self._thread.shutdown(wait=True, cancel_futures=True)
         self._engine.close()
 
-    async def _in_thread(self, request: CompletionRequest, gone: asyncio.Event) -> dict[str, object]:
+    async def _in_thread(self, request: CompletionRequest, gone: asyncio.Event) -> dict[str, object] | None:
         stop = threading.Event()
         work = asyncio.get_running_loop().run_in_executor(self._thread, self._generate, request, stop)
         watch = asyncio.create_task(gone.wait())
@@ -84,14 +92,14 @@ class CompletionService:
             stop.set()
             watch.cancel()
 
-    def _generate(self, request: CompletionRequest, stop: threading.Event) -> dict[str, object]:
-        """Run every prompt of a request; the event makes it end at the next token."""
+    def _generate(self, request: CompletionRequest, stop: threading.Event) -> dict[str, object] | None:
+        """Run every prompt of a request; None if the event stopped it."""
         choices, num_prompt_tokens = [], 0
         try:
             for prompt in request.prompts:
                 for index in range(request.n):
                     if stop.is_set():
-                        raise ApiError(499, "ClientClosedRequest", "the client closed the connection")
+                        return None
                     done = self._engine.generate(prompt, request.answer_params(index), lambda *_: not stop.is_set())
                     size = len(done.token_ids)
                     choices.append(Choice(text=done.text, finish_reason=done.finish_reason, num_tokens=size))
