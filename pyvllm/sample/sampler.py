@@ -21,8 +21,8 @@ class Sampler:
         self._params = params
         self._generator = torch.Generator(device="cpu")
         seed = int.from_bytes(os.urandom(8), "little") if params.seed is None else params.seed
-        # torch takes seeds as int64 or uint64; the same 64 bits are the same seed.
-        self._generator.manual_seed(seed if seed < 2**63 else seed - 2**64)
+        # torch's CPU generator (mt19937) uses the low 32 bits of a seed; mixed, every bit of ours counts.
+        self._generator.manual_seed(_mixed(seed) & 0xFFFF_FFFF)
 
     def sample(self, logits: torch.Tensor) -> int:
         """Return the id of the next token.
@@ -53,6 +53,16 @@ def kept_logits(logits: torch.Tensor, params: SamplingParams) -> torch.Tensor:
     if params.top_p < 1:
         logits = _top_p(logits, params.top_p)
     return logits
+
+
+def _mixed(seed: int) -> int:
+    """Return 64 bits, each of which depends on every bit of the seed.
+
+    Source: the output function of SplitMix64, Steele, Lea and Flood 2014, figure 16 (Stafford's variant 13).
+    """
+    seed = (seed ^ (seed >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+    seed = (seed ^ (seed >> 27)) * 0x94D049BB133111EB % 2**64
+    return seed ^ (seed >> 31)
 
 
 def _checked(logits: torch.Tensor) -> torch.Tensor:
