@@ -140,7 +140,7 @@ def open_model(path: str) -> ModelSource:
         raise ModelLoadError(f"model path {path!r}: {error.strerror}; {ACCEPTED}") from None
     except ValueError as error:  # a NUL, or what no file name can be encoded from
         raise ModelLoadError(f"model path {path!r}: {error}; {ACCEPTED}") from None
-    name = os.path.basename(os.path.realpath(path)).encode("utf-8", "replace").decode("utf-8")
+    name = os.path.basename(os.path.abspath(path)).encode("utf-8", "replace").decode("utf-8")
     return _open_directory_model(path, name) if is_directory else _open_gguf_model(path, name)
 
 
