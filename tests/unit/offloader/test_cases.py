@@ -10,7 +10,9 @@ from pyvllm.offloader.base import Place
 from pyvllm.offloader.guard import check_plan
 from tests.unit.offloader.plans import layer_specs, plan_of, prefetch, uva
 
-CASES = [json.loads(line) for line in (Path(__file__).parents[2] / "data/offloader_cases.jsonl").read_text().splitlines()]
+CASES = [
+    json.loads(line) for line in (Path(__file__).parents[2] / "data/offloader_cases.jsonl").read_text().splitlines()
+]
 BLOCK = {"self_attn.qkv_proj.weight": 384, "mlp.down_proj.weight": 256}
 
 

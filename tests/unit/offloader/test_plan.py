@@ -63,7 +63,7 @@ def test_R6_selectors_that_all_match_nothing_are_refused_by_name():
 
 def test_a_budget_that_truncates_to_zero_bytes_is_refused():
     document = {"uva": {"cpu_offload_gb": 4.6e-10}}
-    with pytest.raises(InvalidArgument, match="cpu_offload_gb 4.6e-10 is 0 bytes"):
+    with pytest.raises(InvalidArgument, match=r"cpu_offload_gb 4\.6e-10 is 0 bytes"):
         check_plan(plan_of(layer_specs(BLOCK, 2), document))
 
 
@@ -150,13 +150,13 @@ def test_too_small_a_device_names_the_numbers_and_the_smallest_budget():
 
 def test_selectors_that_can_never_free_enough_are_told_so():
     document = uva(1, ["down_proj"])
-    with pytest.raises(DoesNotFit, match="no cpu_offload_gb with cpu_offload_params .* would make it fit"):
+    with pytest.raises(DoesNotFit, match=r"no cpu_offload_gb with cpu_offload_params .* would make it fit"):
         check_plan(plan_of(layer_specs(BLOCK, 2), document, budget_of(100)))
 
 
 def test_host_without_room_names_the_limit_that_spoke():
     small = replace(ROOMY, host_bytes=500, host_source="RLIMIT_AS")
-    with pytest.raises(DoesNotFit, match=r"needs 896 bytes \(the largest tensor in flight is 512\) and RLIMIT_AS leaves 500"):
+    with pytest.raises(DoesNotFit, match=r"needs 896 bytes \(.* in flight is 512\) and RLIMIT_AS leaves 500"):
         check_plan(plan_of(layer_specs(BLOCK, 2), uva(384), small))
 
 
