@@ -19,18 +19,27 @@ def read_file(path: str, max_bytes: int) -> bytes:
 
     Raises ModelLoadError for a path that is missing, unreadable or not a regular file; FormatError for one too large.
     """
-    name = os.path.basename(path)
     try:
         # O_NONBLOCK: opening a FIFO without a writer would otherwise wait for ever.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except (OSError, ValueError) as error:
         raise ModelLoadError(f"{path}: cannot be opened: {getattr(error, 'strerror', None) or error}") from error
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise ModelLoadError(f"{path}: is not a regular file")
-        if status.st_size > max_bytes:
-            raise FormatError(f"{name}: {status.st_size} bytes; at most {max_bytes} are read")
+    try:
+        return _read_all(descriptor, path, max_bytes)
+    except OSError as error:
+        raise ModelLoadError(f"{path}: cannot be read: {error.strerror}") from error
+    finally:
+        os.close(descriptor)
+
+
+def _read_all(descriptor: int, path: str, max_bytes: int) -> bytes:
+    name = os.path.basename(path)
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        raise ModelLoadError(f"{path}: is not a regular file")
+    if status.st_size > max_bytes:
+        raise FormatError(f"{name}: {status.st_size} bytes; at most {max_bytes} are read")
+    with os.fdopen(descriptor, "rb", closefd=False) as file:
         data = file.read(max_bytes + 1)
     if len(data) > max_bytes:
         raise FormatError(f"{name}: grew beyond {max_bytes} bytes while it was read")

@@ -42,7 +42,6 @@ PRE_TOKENIZERS = {
     "default": PreTokenizer((r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", r"[0-9][0-9][0-9]")),
     "deepseek-coder": PreTokenizer((r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", r"[一-龥ࠀ-一가-퟿]+", r"\p{N}")),
     "deepseek-r1-qwen": PreTokenizer((_QWEN2,)),
-    "falcon3": _LLAMA3_ROW,
     "gpt-2": PreTokenizer((_GPT2,)),
     "llama-bpe": _LLAMA3_ROW,
     "llama-v3": _LLAMA3_ROW,

@@ -24,6 +24,11 @@ LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
     r"|\s+(?!\S)|\s+"
 )
+TEKKEN = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 GPT2 = pre_tokenizers.ByteLevel(add_prefix_space=False)
 BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
 DIGITS = pre_tokenizers.Digits(individual_digits=True)
@@ -33,6 +38,7 @@ def split(pattern):
     return pre_tokenizers.Split(Regex(pattern), "isolated")
 
 
+GPT2_SPLIT = split(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)")
 REFERENCES = {
     "gpt-2": GPT2,
     "smollm": pre_tokenizers.Sequence([DIGITS, GPT2]),
@@ -41,6 +47,10 @@ REFERENCES = {
     "llama-bpe": pre_tokenizers.Sequence([split(LLAMA3), BYTES]),
     "llama3": pre_tokenizers.Sequence([split(LLAMA3), BYTES]),
     "qwen2": pre_tokenizers.Sequence([split(LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")), BYTES]),
+    "tekken": pre_tokenizers.Sequence([split(TEKKEN), BYTES]),
+    "default": pre_tokenizers.Sequence(
+        [split(r"[\p{P}\$\+<=>\^~\|]+"), GPT2_SPLIT, split(r"\p{N}+"), split("[0-9][0-9][0-9]"), BYTES]
+    ),
     "deepseek-coder": pre_tokenizers.Sequence(
         [split(r"[\r\n]"), split(r"\s?\p{L}+"), split(r"\s?\p{P}+"), split("[一-龥ࠀ-一가-\ud7ff]+"), DIGITS, BYTES]
     ),
@@ -100,7 +110,7 @@ def reference(metadata, pre):
     if ("hf", pre) not in CACHE:
         ids = {token: i for i, token in enumerate(metadata["tokenizer.ggml.tokens"])}
         merges = [tuple(merge.split(" ")) for merge in metadata["tokenizer.ggml.merges"]]
-        hf = Tokenizer(models.BPE(ids, merges, ignore_merges=pre.startswith("llama")))
+        hf = Tokenizer(models.BPE(ids, merges, ignore_merges=pre in ("llama-bpe", "llama3", "tekken")))
         hf.pre_tokenizer = REFERENCES[pre]
         hf.normalizer = normalizers.NFC() if pre == "qwen2" else None
         hf.decoder = decoders.ByteLevel()

@@ -10,7 +10,7 @@ from tests.unit.tokenizer.vocabularies import byte_level_metadata, sentencepiece
 
 SIZE = len(byte_level_metadata()["tokenizer.ggml.tokens"])
 LLAMA_SIZE = len(sentencepiece_metadata()["tokenizer.ggml.tokens"])
-PRE_NAMES = "deepseek-coder, deepseek-r1-qwen, default, falcon3, gpt-2, llama-bpe, llama-v3, llama3, qwen2, refact"
+PRE_NAMES = "deepseek-coder, deepseek-r1-qwen, default, gpt-2, llama-bpe, llama-v3, llama3, qwen2, refact"
 
 
 def replaced(values, index, value):
@@ -87,7 +87,7 @@ def test_another_model_is_refused_with_the_list_of_the_supported(model):
     assert str(refusal.value) == f"tokenizer.ggml.model {model!r} is not supported; supported: gpt2, llama"
 
 
-@pytest.mark.parametrize("pre", ["deepseek-llm", "Qwen2", "", "smollm "])
+@pytest.mark.parametrize("pre", ["deepseek-llm", "falcon3", "Qwen2", "", "smollm "])
 def test_another_pre_tokenizer_is_refused_with_the_list_of_the_supported(pre):
     with pytest.raises(ModelLoadError) as refusal:
         tokenizer_from_gguf(byte_level_metadata(pre))
