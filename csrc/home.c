@@ -88,8 +88,9 @@ static bool use_libpython_prefix(vllm__home* home)
 int vllm__find_program(vllm__home* home)
 {
     const char* chosen = getenv("VLLM_PYTHON_HOME");
+    home->chosen = chosen && *chosen ? chosen : NULL;
     vllm__find_site_dir(home);
-    if (chosen && *chosen) { /* asked for by name: no other will do */
+    if (home->chosen) { /* asked for by name: no other will do */
         if (use_prefix(home, chosen))
             return 0;
         vllm__set_errorf("VLLM_PYTHON_HOME is %s, but there is no bin/" PYTHON_NAME " in it; name the virtual "

@@ -17,6 +17,7 @@ vllm_status vllm__start(void);
 typedef struct vllm__home {
     char program[4096 + 64]; /* the interpreter to behave as */
     char site_dir[4096];     /* the directory that holds the pyvllm this library belongs to, or "" */
+    const char* chosen;      /* VLLM_PYTHON_HOME, or NULL: the prefix that it must then run with */
 } vllm__home;
 
 /* Fill in the site directory; it needs no interpreter. */

@@ -6,9 +6,11 @@
 #define _GNU_SOURCE
 #include <Python.h>
 #include <dlfcn.h>
+#include <limits.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "internal.h"
@@ -102,6 +104,23 @@ static void keep_stdout(void)
     PySys_SetObject("__stdout__", target);
 }
 
+/* CPython falls back to the prefix that it was compiled with when a program's own is incomplete. What was asked for by
+ * name must not be replaced in silence. */
+static int check_prefix(const vllm__home* home)
+{
+    char wanted[PATH_MAX], found[PATH_MAX];
+    PyObject* object = PySys_GetObject("prefix");
+    const char* prefix = object && PyUnicode_Check(object) ? PyUnicode_AsUTF8(object) : NULL;
+    if (!home->chosen)
+        return 0;
+    if (prefix && realpath(prefix, found) && realpath(home->chosen, wanted) && strcmp(found, wanted) == 0)
+        return 0;
+    vllm__set_errorf("VLLM_PYTHON_HOME is %s, but the Python in it runs with the prefix %s; name a complete virtual "
+                     "environment or prefix that has pyvllm", home->chosen, prefix ? prefix : "(none)");
+    PyErr_Clear();
+    return -1;
+}
+
 static int start_interpreter(const vllm__home* home)
 {
     Dl_info info;
@@ -113,8 +132,9 @@ static int start_interpreter(const vllm__home* home)
     owns_interpreter = true;
     keep_sigint();
     keep_stdout();
+    int result = check_prefix(home);
     PyEval_SaveThread();
-    return 0;
+    return result;
 }
 
 /* ---- pyvllm in it ---- */

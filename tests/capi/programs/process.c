@@ -1,0 +1,72 @@
+/* Signals, fork and stdout of the host, with Python started. Usage: process MODEL */
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "check.h"
+
+static vllm_engine* engine;
+static vllm_sampling_params sampling;
+
+static void check_default_handlers(void)
+{
+    static const int watched[] = {SIGINT, SIGTERM, SIGPIPE, SIGSEGV, SIGFPE, SIGCHLD, SIGHUP};
+    for (size_t i = 0; i < sizeof watched / sizeof *watched; i++) {
+        struct sigaction now;
+        CHECK(sigaction(watched[i], NULL, &now) == 0 && now.sa_handler == SIG_DFL);
+    }
+}
+
+/* The child of a process in which the library has started. */
+static int child(void)
+{
+    vllm_completion out;
+    vllm_engine* none = (vllm_engine*)1;
+    vllm_model_params params = vllm_model_params_default();
+    CHECK_REFUSED(vllm_complete(engine, "A", &sampling, &out), VLLM_ERR_RUNTIME, "fork");
+    CHECK_REFUSED(vllm_engine_load(&params, &none), VLLM_ERR_RUNTIME, "fork");
+    CHECK(!none);
+    vllm_engine_free(engine);
+    CHECK(strstr(vllm_last_error(), "fork"));
+    vllm_log_set(NULL, NULL);
+    CHECK(strcmp(vllm_version(), VLLM_VERSION) == 0);
+    return 0;
+}
+
+/* A child that was forked before the first call starts its own Python. */
+static int early_child(void)
+{
+    vllm_engine* none = NULL;
+    vllm_model_params params = vllm_model_params_default();
+    params.offload_config = "{";
+    CHECK_REFUSED(vllm_engine_load(&params, &none), VLLM_ERR_INVALID_ARGUMENT, "JSON");
+    return 0;
+}
+
+static void check_child(int (*body)(void))
+{
+    int status = -1;
+    fflush(NULL);
+    pid_t pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0)
+        _exit(body());
+    CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+int main(int argc, char** argv)
+{
+    vllm_completion out;
+    vllm_model_params params = vllm_model_params_default();
+    params.model_path = argv[argc - 1];
+    params.device = VLLM_DEVICE_CPU;
+    sampling = vllm_sampling_params_default();
+    check_child(early_child);
+    CHECK(vllm_engine_load(&params, &engine) == VLLM_OK);
+    check_default_handlers();
+    check_child(child);
+    CHECK(vllm_complete(engine, "A", &sampling, &out) == VLLM_OK);
+    vllm_completion_free(&out);
+    check_default_handlers();
+    return 0;
+}

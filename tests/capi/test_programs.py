@@ -1,0 +1,122 @@
+"""C programs with no Python on their side: engines, handles, callbacks, threads, processes, memory."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests.capi.toolchain import CLEAN_ENVIRONMENT, LIBRARY, run, succeed
+from tests.tiny_models import write_tiny
+
+PYTHON_NAME = f"python{sys.version_info.major}.{sys.version_info.minor}"
+MISSING_HOME = {**CLEAN_ENVIRONMENT, "VLLM_PYTHON_HOME": "/nonexistent"}
+
+
+def test_defaults_versions_and_frees_work_without_python(program):
+    assert succeed(program("light"), env=MISSING_HOME) == ""
+
+
+@pytest.mark.parametrize("name", ["engine", "handles", "callbacks", "threads", "process"])
+def test_the_program_finds_every_claim_true_and_stdout_is_its_own(program, tiny, name):
+    assert succeed(program(name), tiny) == ""
+
+
+def test_eight_first_calls_at_once_start_python_once(program):
+    assert succeed(program("first_call")) == ""
+
+
+def test_a_library_opened_locally_works_and_outlives_dlclose(program, tiny):
+    assert succeed(program("local"), LIBRARY, tiny) == ""
+
+
+def test_r134_twenty_loads_and_frees_leave_the_memory_flat(program, tiny):
+    grown_kib = int(succeed(program("reload"), tiny, 20))
+    weights_kib = (tiny / "model.safetensors").stat().st_size // 1024
+    assert grown_kib < 2 * weights_kib + 2048
+
+
+def _broken(tmp_path, change):
+    directory = write_tiny("LlamaForCausalLM", tmp_path, num_hidden_layers=1, shards=2)
+    change(directory)
+    return directory
+
+
+def _unknown_architecture(directory):
+    path = directory / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "architectures": ["NoSuchForCausalLM"]}))
+
+
+def _truncate(directory):
+    shard = directory / "model-00002-of-00002.safetensors"
+    shard.write_bytes(shard.read_bytes()[:-100])
+
+
+def _change_index(directory, change):
+    path = directory / "model.safetensors.index.json"
+    index = json.loads(path.read_text())
+    change(index["weight_map"])
+    path.write_text(json.dumps(index))
+
+
+BROKEN = {
+    "no config.json": (2, "config.json", lambda directory: (directory / "config.json").unlink()),
+    "unknown architecture": (2, "NoSuchForCausalLM", _unknown_architecture),
+    "truncated shard": (2, "model-00002-of-00002.safetensors", _truncate),
+    "missing shard": (2, "model-00001", lambda directory: (directory / "model-00001-of-00002.safetensors").unlink()),
+    "missing tensor": (2, "norm.weight", lambda d: _change_index(d, lambda names: names.pop("model.norm.weight"))),
+    "path outside": (2, "../x", lambda d: _change_index(d, lambda n: n.update({"model.norm.weight": "../x"}))),
+}
+
+
+def test_bad_models_are_named_and_the_next_load_works(program, tiny, tmp_path):
+    arguments = [2, "/no/such/model", "/no/such/model", 1, "not valid UTF-8", b"/\xff"]
+    for number, (status, part, change) in enumerate(BROKEN.values()):
+        arguments += [status, part, _broken(tmp_path / str(number), change)]
+    encoded = [item if isinstance(item, bytes) else str(item).encode() for item in arguments]
+    done = run_bytes(program("bad_input"), str(tiny).encode(), *encoded)
+    assert done.returncode == 0, f"{done.stdout!r}\n{done.stderr!r}"
+
+
+def run_bytes(program_path, *arguments):
+    command = [str(program_path).encode(), *arguments]
+    return subprocess.run(command, env=CLEAN_ENVIRONMENT, capture_output=True, timeout=120, check=False)
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {},
+        {"PYTHONHOME": "/nonexistent", "PYTHONPATH": "/nonexistent"},
+        {"PATH": "/usr/bin:/bin", "PYTHONSTARTUP": "/nonexistent", "PYTHONNOUSERSITE": "", "PYTHONINSPECT": "1"},
+        {"HOME": "/nonexistent", "LANG": "C", "LC_ALL": "C", "PYTHONDONTWRITEBYTECODE": "x", "PYTHONMALLOC": "debug"},
+    ],
+    ids=["empty", "foreign home", "foreign path", "no home, C locale"],
+)
+def test_r140_the_environment_of_the_host_changes_nothing(program, tiny, environment):
+    assert succeed(program("engine"), tiny, env={**CLEAN_ENVIRONMENT, **environment}) == ""
+
+
+def test_a_planted_module_in_the_working_directory_is_not_imported(program, tmp_path):
+    for name in ("json", "pyvllm", "encodings", "cffi", "site"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit(77)\n")
+    assert succeed(program("first_call"), cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)}) == ""
+
+
+def test_r138_a_wrong_python_home_is_an_error_that_names_it(program):
+    done = run(program("first_call"), env=MISSING_HOME)
+    assert done.returncode == 1
+    assert "VLLM_PYTHON_HOME is /nonexistent" in done.stderr
+
+
+def test_r141_a_python_home_without_a_library_is_an_error_and_no_abort(program, tmp_path):
+    (tmp_path / "bin").mkdir()
+    shutil.copy(shutil.which("true"), tmp_path / "bin" / PYTHON_NAME)
+    done = run(program("first_call"), env={"VLLM_PYTHON_HOME": str(tmp_path)})
+    assert done.returncode == 1
+    assert f"VLLM_PYTHON_HOME is {tmp_path}, but the Python in it runs with the prefix" in done.stderr
+
+
+def test_a_named_python_home_is_used(program):
+    assert succeed(program("first_call"), env={"VLLM_PYTHON_HOME": sys.prefix}) == ""
