@@ -123,6 +123,13 @@ def integer(low: int) -> Rule:
     return rule
 
 
+def boolean(value: object, path: str, problems: Problems) -> object:
+    """Check a bool; 0, 1 and "true" are not bools."""
+    if not isinstance(value, bool):
+        problems.add(f"{path} must be true or false, found {found(value)}")
+    return value
+
+
 def gibibytes(value: object, path: str, problems: Problems) -> object:
     """Check a number of GiB: finite, >= 0, and its bytes finite too. Returns a float, never -0.0."""
     if isinstance(value, bool) or not isinstance(value, Written | int | float):
@@ -250,9 +257,12 @@ def _nearest(text: str, known: Collection[str]) -> str | None:
     if not text or not known or len(text) > _MAX_SHOWN:
         return None
     plain = text.strip().lower().replace("-", "_")
-    best = min(known, key=lambda word: _edits(plain, word))
-    is_near = _edits(plain, best) * 3 <= len(best) or (len(plain) > 2 and (plain in best or best in plain))
-    return best if is_near else None
+
+    def is_part(word: str) -> bool:
+        return len(plain) > 2 and (plain in word or word in plain)
+
+    best = min(known, key=lambda word: (not is_part(word), _edits(plain, word)))
+    return best if is_part(best) or _edits(plain, best) * 3 <= len(best) else None
 
 
 def _edits(one: str, other: str) -> int:

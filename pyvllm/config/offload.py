@@ -14,6 +14,7 @@ from pyvllm.config._fields import (
     Problems,
     Rule,
     Written,
+    boolean,
     check_fields,
     choice,
     found,
@@ -33,7 +34,7 @@ _PREFETCH: Mapping[str, Rule] = {
     "offload_prefetch_step": integer(0),
     "offload_params": selectors,
 }
-_DEVICE_FIT: Mapping[str, Rule] = {"weight_budget_bytes": integer(0)}
+_DEVICE_FIT: Mapping[str, Rule] = {"weight_budget_bytes": integer(0), "auto": boolean}
 _BACKEND = choice("auto", "uva", "prefetch")
 
 _UVA_AND_PREFETCH = (
@@ -78,10 +79,17 @@ class DeviceFitConfig:
 
     weight_budget_bytes: int | None = None
     """Bytes of weights and prefetch buffers that the device may hold; 0 or None asks the device."""
+    auto: bool = False
+    """Choose backend, selectors and budget from what the model needs and the device has."""
 
     def __post_init__(self) -> None:
-        if self.weight_budget_bytes is not None:
-            check_fields(self, "vllm_cpp.device_fit", _DEVICE_FIT)
+        given = {name: rule for name, rule in _DEVICE_FIT.items() if getattr(self, name) is not None}
+        check_fields(self, "vllm_cpp.device_fit", {**given, "auto": boolean})
+
+    def to_dict(self) -> dict[str, object]:
+        """Return what was given."""
+        given: dict[str, object] = {"weight_budget_bytes": self.weight_budget_bytes, "auto": self.auto or None}
+        return {name: value for name, value in given.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +136,8 @@ class OffloadConfig:
         self._check_across_fields()
 
     def _check_across_fields(self) -> None:
+        if self.is_fit_automatic:
+            _refuse_beside_auto(self._set_by_hand())
         ahead = self.prefetch
         if self.offload_backend != "prefetch" and ahead.offload_group_size == 0:
             return
@@ -141,6 +151,17 @@ class OffloadConfig:
                 f"offload_prefetch_step ({ahead.offload_prefetch_step}) must be >= 1 when prefetch offloading is "
                 "enabled (offload_group_size > 0)"
             )
+
+    def _set_by_hand(self) -> list[str]:
+        """Name the fields of vLLM's that are not at their defaults."""
+        pairs = (
+            ("uva", _UVA, self.uva, UVAOffloadConfig()),
+            ("prefetch", _PREFETCH, self.prefetch, PrefetchOffloadConfig()),
+        )
+        names = [] if self.offload_backend == "auto" else ["offload_backend"]
+        for section, fields, ours, plain in pairs:
+            names += [f"{section}.{name}" for name in fields if getattr(ours, name) != getattr(plain, name)]
+        return names
 
     @classmethod
     def from_json(cls, text: str | None) -> "OffloadConfig":
@@ -164,29 +185,25 @@ class OffloadConfig:
         problems = Problems(_homes())
         config = read_object(document, "", _document_fields(), cls, problems)
         problems.raise_if_any()
+        if config.is_fit_automatic:  # type: ignore[attr-defined]
+            _refuse_beside_auto(_written(document))
         return config  # type: ignore[return-value]
 
     def to_dict(self) -> dict[str, object]:
-        """Return the normalised document: every field of vLLM's, and `vllm_cpp` as it was given."""
-        ahead = self.prefetch
-        document: dict[str, object] = {
-            "offload_backend": self.offload_backend,
-            "uva": {
-                "cpu_offload_gb": self.uva.cpu_offload_gb,
-                "cpu_offload_params": list(self.uva.cpu_offload_params),
-            },
-            "prefetch": {
-                "offload_group_size": ahead.offload_group_size,
-                "offload_num_in_group": ahead.offload_num_in_group,
-                "offload_prefetch_step": ahead.offload_prefetch_step,
-                "offload_params": list(ahead.offload_params),
-            },
-        }
+        """Return the normalised document: every field of vLLM's, and `vllm_cpp` as it was given.
+
+        Where the fit is automatic, vLLM's two sections are left out: they are what it chooses.
+        """
+        document: dict[str, object] = {"offload_backend": self.offload_backend}
+        if not self.is_fit_automatic:
+            for section, fields in (("uva", _UVA), ("prefetch", _PREFETCH)):
+                values = {name: getattr(getattr(self, section), name) for name in fields}
+                document[section] = {
+                    name: list(value) if isinstance(value, tuple) else value for name, value in values.items()
+                }
         if self.vllm_cpp is not None:
             fit = self.vllm_cpp.device_fit
-            budget = None if fit is None else fit.weight_budget_bytes
-            inner = {} if budget is None else {"weight_budget_bytes": budget}
-            document["vllm_cpp"] = {} if fit is None else {"device_fit": inner}
+            document["vllm_cpp"] = {} if fit is None else {"device_fit": fit.to_dict()}
         return document
 
     @property
@@ -215,6 +232,12 @@ class OffloadConfig:
         """Bytes that the device may hold, or None when the device is to be asked."""
         fit = self.vllm_cpp.device_fit if self.vllm_cpp else None
         return (fit.weight_budget_bytes or None) if fit else None
+
+    @property
+    def is_fit_automatic(self) -> bool:
+        """Whether the offload is to be chosen from what the model needs and the device has."""
+        fit = self.vllm_cpp.device_fit if self.vllm_cpp else None
+        return bool(fit and fit.auto)
 
     @property
     def params(self) -> tuple[str, ...]:
@@ -246,6 +269,20 @@ class OffloadConfig:
         if self.offload_backend == "auto" and self.prefetch != PrefetchOffloadConfig():
             off.append("offload_group_size is 0")
         return f"offload is off: {' and '.join(off)}" if off else None
+
+
+def _written(document: object) -> list[str]:
+    """Name the fields of vLLM's two sections that a sound document gives, defaults included."""
+    top = dict(document)  # type: ignore[call-overload]
+    return [f"{section}.{name}" for section in ("uva", "prefetch") for name in dict(top.get(section, ()))]
+
+
+def _refuse_beside_auto(names: list[str]) -> None:
+    if names:
+        raise InvalidArgument(
+            f"vllm_cpp.device_fit.auto chooses the offload and cannot stand beside {', '.join(names)}; remove "
+            f"{'it' if len(names) == 1 else 'them'}, or remove auto"
+        )
 
 
 def _document_fields() -> dict[str, Rule]:
