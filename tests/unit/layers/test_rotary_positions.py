@@ -22,7 +22,8 @@ ROPES = {
     "yarn-attention-factor": {"rope_type": "yarn", "factor": 4.0, "attention_factor": 1.25},
     "yarn-mscale": {"rope_type": "yarn", "factor": 40.0, "mscale": 1.0, "mscale_all_dim": 0.7, "truncate": False},
     "yarn-mscale-of-one-kind": {"rope_type": "yarn", "factor": 40.0, "mscale": 0.7},
-    "yarn-factor-below-one": {"rope_type": "yarn", "factor": 1.0},
+    "yarn-past-the-last-dimension": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 100.0},
+    "yarn-factor-of-one": {"rope_type": "yarn", "factor": 1.0},
 }
 
 

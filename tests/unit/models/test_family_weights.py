@@ -6,6 +6,10 @@ import pytest
 
 from pyvllm.config.model import ModelConfig, model_config
 from pyvllm.errors import FormatError, ModelLoadError
+from pyvllm.models.llama import weights as llama
+from pyvllm.models.mistral import weights as mistral
+from pyvllm.models.qwen2 import weights as qwen2
+from pyvllm.models.qwen3 import weights as qwen3
 from pyvllm.models.registry import lookup
 
 #: One layer, E = 8, 4 heads of 2, 2 key-value heads, I = 6, V = 10.
@@ -139,6 +143,13 @@ def test_expert_stacks_say_how_much_of_them_a_token_uses():
     of_experts = {spec.name_in_layer: (spec.num_experts, spec.experts_per_token) for spec in specs if spec.num_experts}
     assert of_experts == {"mlp.experts.w13_weight": (3, 2), "mlp.experts.w2_weight": (3, 2)}
     assert {spec.name_in_layer for spec in specs if spec.kind == "experts"} == set(of_experts)
+
+
+@pytest.mark.parametrize("family", [llama, mistral, qwen2, qwen3], ids=lambda family: family.__name__)
+def test_a_window_acts_on_the_layers_that_the_config_calls_sliding(family):
+    kinds = ["sliding_attention", "full_attention", "sliding_attention"]
+    config = config_of("LlamaForCausalLM", num_hidden_layers=3, sliding_window=7, layer_types=kinds)
+    assert family.traits(config).windows == (7, None, 7)
 
 
 def test_the_smollm2_135m_shape_has_the_weights_and_bytes_of_the_published_model():
