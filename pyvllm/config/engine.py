@@ -8,6 +8,7 @@ from pyvllm.errors import InvalidArgument
 DEVICES = ("auto", "cpu", "cuda")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 GGUF_WEIGHTS = ("auto", "expanded")
+SCHEDULING_POLICIES = ("fcfs", "priority", "lpm")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +31,19 @@ class EngineConfig:
     gpu_memory_utilization: float = 0.92
     """Fraction of the device's free bytes that may be used, in (0, 1]."""
     kv_cache_memory_bytes: int = 0
-    """Bytes of the key-value cache; 0 is one sequence of `max_model_len`."""
+    """Bytes of the key-value cache; 0 sizes it by the device."""
+    block_size: int = 32
+    """Tokens of a cache block, a multiple of 16."""
+    num_blocks: int | None = None
+    """Blocks of the cache; None sizes it by `kv_cache_memory_bytes`."""
+    max_num_seqs: int = 8
+    """Requests computed in one step at most."""
+    max_num_batched_tokens: int | None = None
+    """Tokens computed in one step at most; None is 2048, or 4096 for a mixture of experts."""
+    scheduling_policy: str = "fcfs"
+    """`fcfs`, `priority` (smaller numbers first) or `lpm` (longest cached prefix first)."""
+    enable_prefix_caching: bool = True
+    """Whether requests share the cache blocks of equal prefixes."""
     threads: int | None = None
     """Compute and reader threads; None is the number of usable cores."""
     gguf_weights: str = "auto"
@@ -51,6 +64,15 @@ class EngineConfig:
         if self.threads is not None:
             _integer("threads", self.threads, 1, 1024)
         _integer("kv_cache_memory_bytes", self.kv_cache_memory_bytes, 0)
+        _integer("block_size", self.block_size, 16, 2**20)
+        if self.block_size % 16:
+            raise InvalidArgument(f"block_size must be a multiple of 16, got {self.block_size}")
+        if self.num_blocks is not None:
+            _integer("num_blocks", self.num_blocks, 1, 2**31)
+        _integer("max_num_seqs", self.max_num_seqs, 1, 2**16)
+        if self.max_num_batched_tokens is not None:
+            _integer("max_num_batched_tokens", self.max_num_batched_tokens, 1, 2**31)
+        _one_of("scheduling_policy", self.scheduling_policy, SCHEDULING_POLICIES)
         utilization = self.gpu_memory_utilization
         if isinstance(utilization, bool) or not isinstance(utilization, int | float) or not 0 < utilization <= 1:
             raise InvalidArgument(f"gpu_memory_utilization must be in (0, 1], got {utilization!r}")

@@ -18,8 +18,22 @@ from pyvllm.models.registry import ModelEntry, lookup
 from pyvllm.offloader.guard import check_architecture, check_plan
 from pyvllm.offloader.plan import SCHEMA, Capacity, Demand, Plan, configuration_fields, make_plan
 
-#: Prompt tokens computed in one step, as vLLM's `max_num_batched_tokens`.
-PREFILL_TOKENS, PREFILL_TOKENS_MOE = 2048, 4096
+#: `max_num_batched_tokens` of a dense model and of a mixture of experts.
+BATCHED_TOKENS, BATCHED_TOKENS_MOE = 2048, 4096
+#: Bytes of a key-value cache that nobody sized, on the CPU device.
+DEFAULT_CACHE_BYTES = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSizes:
+    """The key-value cache and the batch, with every default resolved."""
+
+    num_blocks: int
+    block_size: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    scheduling_policy: str
+    enable_prefix_caching: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +47,7 @@ class Prepared:
     checkpoint: Checkpoint
     dtype: str
     max_model_len: int
-    prefill_tokens: int
+    cache: CacheSizes
     plan: Plan
 
 
@@ -60,14 +74,15 @@ def prepare(config: EngineConfig) -> Prepared:
         dtype = _dtype(config, checkpoint)
         specs = entry.weight_specs(model, dtype)
         file_bytes, notes = check_tensors(source.name, specs, checkpoint.tensors, entry.known_extras)
-        prefill = min(PREFILL_TOKENS_MOE if model.num_experts else PREFILL_TOKENS, max_model_len)
-        demand = _demand(config, model, dtype, max_model_len, prefill, file_bytes)
-        plan = make_plan(entry.architecture, specs, config.offload, demand, _capacity(config), notes)
+        capacity = _capacity(config)
+        weight_bytes = sum(spec.nbytes for spec in specs)
+        cache, demand = _demand(config, model, dtype, max_model_len, capacity, weight_bytes, file_bytes)
+        plan = make_plan(entry.architecture, specs, config.offload, demand, capacity, notes)
         check_plan(plan)
     except BaseException:
         checkpoint.close()
         raise
-    return Prepared(config, source, entry, model, checkpoint, dtype, max_model_len, prefill, plan)
+    return Prepared(config, source, entry, model, checkpoint, dtype, max_model_len, cache, plan)
 
 
 def plan_document(config: EngineConfig) -> dict[str, object]:
@@ -138,25 +153,61 @@ def _dtype(config: EngineConfig, checkpoint: Checkpoint) -> str:
     return checkpoint.stored_dtype
 
 
+def _cache_blocks(config: EngineConfig, bytes_per_token: int, max_model_len: int, spare_bytes: int) -> int:
+    """Size the key-value cache; every size must hold at least one sequence of `max_model_len`.
+
+    spare_bytes: what is left for a cache that nobody sized. On the CPU device that is one sequence for each of
+    `max_num_seqs`, at most 1 GiB.
+    """
+    per_block = bytes_per_token * config.block_size
+    one_sequence = -(-max_model_len // config.block_size)
+    if config.num_blocks is not None:
+        blocks, asked = config.num_blocks, f"num_blocks ({config.num_blocks})"
+    elif config.kv_cache_memory_bytes:
+        blocks, asked = (
+            config.kv_cache_memory_bytes // per_block,
+            f"kv_cache_memory_bytes ({config.kv_cache_memory_bytes})",
+        )
+    else:
+        wish = min(one_sequence * config.max_num_seqs, DEFAULT_CACHE_BYTES // per_block, spare_bytes // per_block)
+        return max(one_sequence, wish)
+    if blocks < one_sequence:
+        raise DoesNotFit(
+            f"{asked} holds {blocks * config.block_size} tokens and one sequence of max_model_len ({max_model_len}) "
+            "needs "
+            f"{one_sequence} blocks of {config.block_size} tokens, {one_sequence * per_block} bytes; raise it, or "
+            "lower "
+            "max_model_len"
+        )
+    return blocks
+
+
 def _demand(
-    config: EngineConfig, model: ModelConfig, dtype: str, max_model_len: int, prefill: int, file_bytes: int
-) -> Demand:
-    """Size the key-value cache for one sequence and estimate the activations of the largest step."""
+    config: EngineConfig,
+    model: ModelConfig,
+    dtype: str,
+    max_model_len: int,
+    capacity: Capacity,
+    weight_bytes: int,
+    file_bytes: int,
+) -> tuple[CacheSizes, Demand]:
+    """Size the cache and the batch, and estimate the activations of the largest step."""
     element = DTYPE_BYTES[dtype]
     heads = model.num_key_value_heads * model.head_dim
-    per_token = 2 * model.num_hidden_layers * heads * element
-    cache = per_token * max_model_len
-    limit = config.kv_cache_memory_bytes
-    if limit and limit < cache:
-        raise DoesNotFit(
-            f"kv_cache_memory_bytes ({limit}) holds {limit // per_token} tokens and one sequence of max_model_len "
-            f"({max_model_len}) "
-            f"needs {cache} bytes; raise kv_cache_memory_bytes or lower max_model_len"
-        )
+    bytes_per_token = 2 * model.num_hidden_layers * heads * element
+    batched = config.max_num_batched_tokens or (BATCHED_TOKENS_MOE if model.num_experts else BATCHED_TOKENS)
     wide = max(model.intermediate_size, model.moe_intermediate_size * model.num_experts_per_tok)
     attention = model.num_attention_heads * model.head_dim + 2 * heads
-    per_step = prefill * element * (4 * model.hidden_size + 2 * attention + 3 * wide)
-    return Demand(cache, per_token, per_step + 2 * 4 * model.vocab_size, file_bytes)
+    rows = min(batched, max_model_len * config.max_num_seqs)
+    workspace = rows * element * (4 * model.hidden_size + 2 * attention + 3 * wide) + 2 * 4 * model.vocab_size * min(
+        config.max_num_seqs, rows
+    )
+    spare = int(capacity.host_bytes * config.gpu_memory_utilization) - weight_bytes - workspace
+    blocks = _cache_blocks(config, bytes_per_token, max_model_len, max(spare, 0))
+    sizes = CacheSizes(
+        blocks, config.block_size, config.max_num_seqs, batched, config.scheduling_policy, config.enable_prefix_caching
+    )
+    return sizes, Demand(blocks * config.block_size * bytes_per_token, bytes_per_token, workspace, file_bytes)
 
 
 def _capacity(config: EngineConfig) -> Capacity:

@@ -24,6 +24,11 @@ class Sampler:
         # torch's CPU generator (mt19937) uses the low 32 bits of a seed; mixed, every bit of ours counts.
         self._generator.manual_seed(_mixed(seed) & 0xFFFF_FFFF)
 
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the next token is the one with the highest logit."""
+        return self._params.temperature <= 0
+
     def sample(self, logits: torch.Tensor) -> int:
         """Return the id of the next token.
 
@@ -31,7 +36,7 @@ class Sampler:
         Raises GenerationError when a logit is NaN or +inf, or when all are -inf.
         """
         scores = _checked(logits.detach().to(device="cpu", dtype=torch.float32))
-        if self._params.temperature <= 0:
+        if self.is_greedy:
             return int(scores.argmax())
         probabilities = kept_logits(scores, self._params).softmax(dim=-1)
         # The exponential race: argmax of p / Exp(1) has the distribution p, without a cumulative sum and its rounding.

@@ -10,6 +10,8 @@ import torch
 
 from pyvllm.config.engine import EngineConfig
 from pyvllm.config.offload import OffloadConfig
+from pyvllm.core.request import Request
+from pyvllm.core.scheduler import Scheduled
 from pyvllm.engine.llm_engine import LLMEngine
 from pyvllm.memory.cpu import CpuMemory
 from pyvllm.model_loader.loader import cpu_tensor_at
@@ -75,9 +77,15 @@ def run(model: Path, document: dict | None = None, dtype: str = "float32", **set
 def logits_of(model: Path, document: dict | None, dtype: str) -> list[torch.Tensor]:
     """Logits of a prompt and of four more tokens, as the runner gives them."""
     with loaded(model, document, dtype) as engine:
-        runner = engine._runner
-        steps = [runner.begin(list(range(3, 40)))]
-        return steps + [runner.extend(token_id) for token_id in (7, 8, 9, 10)]
+        runner = engine._model.runner
+        request = Request(0, list(range(3, 40)), GREEDY, block_ids=[0, 1])
+        found = []
+        for token_id in (7, 8, 9, 10, 11):
+            step = [Scheduled(request, request.num_uncomputed_tokens)]
+            found.append(runner.compute_logits(runner.execute(step)))
+            request.num_computed_tokens = request.num_tokens
+            request.output_token_ids.append(token_id)
+        return found
 
 
 def live_threads() -> list[str]:

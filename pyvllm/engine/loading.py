@@ -1,0 +1,124 @@
+"""Carries a prepared load out: memory, weights, model, tokenizer, cache, and the recount that ends it."""
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from pyvllm import logger
+from pyvllm.config.engine import EngineConfig
+from pyvllm.engine.preview import Prepared, prepare
+from pyvllm.engine.progress import Progress, ProgressLine
+from pyvllm.errors import ModelLoadError
+from pyvllm.memory.base import Memory
+from pyvllm.memory.cpu import CpuMemory
+from pyvllm.model_loader.loader import Weights, cpu_tensor_at, live_parameters
+from pyvllm.offloader.base import Place
+from pyvllm.offloader.guard import check_recount, check_taken, recount
+from pyvllm.offloader.plan import Plan
+from pyvllm.tokenizer.tokenizer import Tokenizer, load_tokenizer, tokenizer_from_gguf
+from pyvllm.worker.kv_cache import KVCache
+from pyvllm.worker.model_runner import ModelRunner
+
+#: Builds the memory of a load from the device's limit in bytes, or None for no limit.
+MakeMemory = Callable[[int | None], Memory]
+
+
+def cpu_memory(device_limit: int | None) -> Memory:
+    """Make the memory of the CPU device."""
+    return CpuMemory(cpu_tensor_at, device_limit)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model in its planned places, ready to compute."""
+
+    prepared: Prepared
+    tokenizer: Tokenizer
+    memory: Memory
+    weights: Weights
+    runner: ModelRunner
+
+    def offload_report(self) -> dict[str, object]:
+        """Recount where every weight is and give the report document: asked, planned, measured.
+
+        Raises LoaderDefect when a weight is not where the plan put it.
+        """
+        plan = self.prepared.plan
+        places, measured = recount(
+            plan.architecture,
+            live_parameters(self.runner.model),
+            self.weights.live_sources(),
+            self.weights.live_buffers(),
+            self.memory.regions(),
+        )
+        check_recount(plan, places, measured)
+        return plan.to_document(measured, considered=len(self.weights.taken))
+
+
+def load_model(config: EngineConfig, progress: Progress | None, make_memory: MakeMemory) -> LoadedModel:
+    """Plan a load, carry it out, and recount.
+
+    Raises InvalidArgument, ModelLoadError or Cancelled; nothing stays allocated or open then.
+    """
+    start = time.monotonic()
+    prepared = prepare(config)
+    memory = make_memory(config.offload.weight_budget_bytes)
+    try:
+        torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))
+        for text in prepared.plan.warnings:
+            # The configuration's own warning was printed when it was read.
+            if text not in config.offload.warnings:
+                logger.warning(text)
+        model = _build(prepared, memory, ProgressLine(progress))
+        model.offload_report()
+    except BaseException:
+        memory.close()
+        raise
+    finally:
+        prepared.checkpoint.close()
+    logger.info(_loaded_line(prepared.plan, time.monotonic() - start))
+    return model
+
+
+def _build(prepared: Prepared, memory: Memory, progress: Progress) -> LoadedModel:
+    tokenizer = _tokenizer(prepared)
+    with torch.inference_mode():
+        weights = Weights(prepared.plan, prepared.checkpoint, memory, progress)
+        model = prepared.entry.model_class()(prepared.model_config, weights)
+        check_taken(prepared.plan, weights.taken)
+        sizes = prepared.cache
+        dtype = getattr(torch, prepared.dtype)
+        cache = KVCache(prepared.model_config, sizes.num_blocks, sizes.block_size, dtype, memory.torch_device)
+        runner = ModelRunner(model, weights.layer_scope(), cache, memory.torch_device)
+    return LoadedModel(prepared, tokenizer, memory, weights, runner)
+
+
+def _tokenizer(prepared: Prepared) -> Tokenizer:
+    override = prepared.config.tokenizer_config_path
+    metadata = prepared.source.gguf_metadata
+    if metadata is not None:
+        tokenizer = tokenizer_from_gguf(metadata, override)
+    else:
+        tokenizer = load_tokenizer(prepared.source.path, override)
+    if tokenizer.num_ids > prepared.model_config.vocab_size:
+        raise ModelLoadError(
+            f"{prepared.source.name}: the tokenizer has {tokenizer.num_ids} ids and the model's vocab_size is "
+            f"{prepared.model_config.vocab_size}"
+        )
+    return tokenizer
+
+
+def _loaded_line(plan: Plan, seconds: float) -> str:
+    parts = [f"{place.value} {plan.bytes_at(place)}" for place in Place if plan.bytes_at(place)]
+    parts += [f"buffers {plan.buffer_bytes}"] if plan.buffer_bytes else []
+    asked = "" if plan.asked_host_bytes is None else f" (asked {plan.asked_host_bytes})"
+    backend = plan.offload.resolved_backend if plan.offload.is_offloading_enabled else "off"
+    return (
+        f"loaded {plan.architecture} on {plan.capacity.device_name} in {seconds:.2f} s: {len(plan.placements)} "
+        "weights, "
+        f"bytes {', '.join(parts)}; offload {backend}{asked}; files {plan.demand.file_bytes}, resident "
+        f"{plan.weight_bytes}"
+    )
