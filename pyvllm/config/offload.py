@@ -206,6 +206,18 @@ class OffloadConfig:
             document["vllm_cpp"] = {} if fit is None else {"device_fit": fit.to_dict()}
         return document
 
+    def to_short_json(self) -> str:
+        """Return the shortest document that reads back as this config: what is not at its default, on one line."""
+        plain = OffloadConfig().to_dict()
+        short: dict[str, object] = {}
+        for name, value in self.to_dict().items():
+            default = plain.get(name)
+            if isinstance(value, dict) and isinstance(default, dict):
+                value = {key: _shortest(item) for key, item in value.items() if item != default[key]} or default
+            if value != default:
+                short[name] = value
+        return json.dumps(short)
+
     @property
     def resolved_backend(self) -> str | None:
         """The backend that will be used: `uva`, `prefetch`, or None when `auto` finds neither switched on."""
@@ -269,6 +281,10 @@ class OffloadConfig:
         if self.offload_backend == "auto" and self.prefetch != PrefetchOffloadConfig():
             off.append("offload_group_size is 0")
         return f"offload is off: {' and '.join(off)}" if off else None
+
+
+def _shortest(value: object) -> object:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _written(document: object) -> list[str]:

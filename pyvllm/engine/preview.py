@@ -10,13 +10,15 @@ from pyvllm.config.engine import EngineConfig
 from pyvllm.config.model import DTYPE_BYTES, ModelConfig, model_config
 from pyvllm.config.offload import OffloadConfig
 from pyvllm.errors import DoesNotFit, InvalidArgument, ModelLoadError
+from pyvllm.memory.base import Room
 from pyvllm.memory.cpu import host_room
 from pyvllm.memory.cuda import probe
 from pyvllm.model_loader.checkpoint import Checkpoint, ModelSource, open_model
 from pyvllm.model_loader.coverage import check_tensors
 from pyvllm.models.registry import ModelEntry, lookup
+from pyvllm.offloader.fit import plan_fit
 from pyvllm.offloader.guard import check_architecture, check_plan
-from pyvllm.offloader.plan import SCHEMA, Capacity, Demand, Plan, configuration_fields, make_plan
+from pyvllm.offloader.plan import SCHEMA, Capacity, Demand, Plan, configuration_fields, fit_fields
 
 #: `max_num_batched_tokens` of a dense model and of a mixture of experts.
 BATCHED_TOKENS, BATCHED_TOKENS_MOE = 2048, 4096
@@ -51,16 +53,27 @@ class Prepared:
     plan: Plan
 
 
+@dataclass(frozen=True, slots=True)
+class AssumedRoom:
+    """A device that is not here: a plan can be made for it, a load cannot."""
+
+    device_bytes: int | None = None
+    """Free bytes of a device with memory of its own; None asks this machine's device."""
+    host_bytes: int | None = None
+    """Free bytes of the host beside it; None asks this machine."""
+
+
 def announce(offload: OffloadConfig) -> None:
     """Print the configuration's warning, if it has one."""
     for text in offload.warnings:
         logger.warning(f"offload_config: {text}")
 
 
-def prepare(config: EngineConfig) -> Prepared:
+def prepare(config: EngineConfig, assumed: AssumedRoom | None = None) -> Prepared:
     """Plan the load of a model and check that the plan is allowed.
 
-    Raises InvalidArgument or ModelLoadError. The caller closes `checkpoint`.
+    assumed: plan for a machine with this room instead of for this one. Raises InvalidArgument or ModelLoadError. The
+    caller closes `checkpoint`.
     """
     announce(config.offload)
     source = open_model(config.model)
@@ -68,16 +81,16 @@ def prepare(config: EngineConfig) -> Prepared:
     check_architecture(entry.architecture, entry.supports_weight_offload, config.offload)
     model = model_config(source.document, source.origin)
     max_model_len = _max_model_len(config, model)
-    resolve_device(config.device)
+    capacity = _capacity(config, assumed or AssumedRoom())
     checkpoint = source.headers()
     try:
         dtype = _dtype(config, checkpoint)
         specs = entry.weight_specs(model, dtype)
         file_bytes, notes = check_tensors(source.name, specs, checkpoint.tensors, entry.known_extras)
-        capacity = _capacity(config)
         weight_bytes = sum(spec.nbytes for spec in specs)
         cache, demand = _demand(config, model, dtype, max_model_len, capacity, weight_bytes, file_bytes)
-        plan = make_plan(entry.architecture, specs, config.offload, demand, capacity, notes)
+        supports = entry.supports_weight_offload
+        plan = plan_fit(entry.architecture, supports, specs, config.offload, demand, capacity, notes)
         check_plan(plan)
     except BaseException:
         checkpoint.close()
@@ -85,9 +98,9 @@ def prepare(config: EngineConfig) -> Prepared:
     return Prepared(config, source, entry, model, checkpoint, dtype, max_model_len, cache, plan)
 
 
-def plan_document(config: EngineConfig) -> dict[str, object]:
-    """Give the plan of a model as `vllm_offload_plan` returns it. Raises as `prepare`."""
-    prepared = prepare(config)
+def plan_document(config: EngineConfig, assumed: AssumedRoom | None = None) -> dict[str, object]:
+    """Give the plan of a model as `vllm_offload_plan` returns it. Arguments and errors are those of `prepare`."""
+    prepared = prepare(config, assumed)
     prepared.checkpoint.close()
     return prepared.plan.to_document()
 
@@ -96,7 +109,8 @@ def configuration_document(offload: OffloadConfig) -> dict[str, object]:
     """Give what can be said of a configuration without a model, under the keys of a plan."""
     announce(offload)
     warnings = [*offload.warnings, *([offload.disabled_reason] if offload.disabled_reason else [])]
-    unknown = ("weights", "planned", "measured", "bus_bytes_per_token", "capacity")
+    unknown = ("weights", "planned", "measured", "bus_bytes_per_token", "bus", "capacity")
+    fit = fit_fields(offload, None) if not offload.is_fit_automatic else dict.fromkeys(fit_fields(offload, None))
     asked = offload.uva_max_bytes if offload.resolved_backend == "uva" and offload.is_offloading_enabled else None
     return {
         "schema": SCHEMA,
@@ -104,7 +118,8 @@ def configuration_document(offload: OffloadConfig) -> dict[str, object]:
         **configuration_fields(offload),
         "asked": {"host_bytes": asked, "overshoot_bytes": 0},
         **dict.fromkeys(unknown),
-        "placements": [],
+        "fit": {**fit, "auto": offload.is_fit_automatic},
+        **{name: [] for name in ("by_layer", "by_kind", "not_selected", "placements")},
         "unmatched": [],
         "warnings": warnings,
     }
@@ -202,7 +217,8 @@ def _demand(
     workspace = rows * element * (4 * model.hidden_size + 2 * attention + 3 * wide) + 2 * 4 * model.vocab_size * min(
         config.max_num_seqs, rows
     )
-    spare = int(capacity.host_bytes * config.gpu_memory_utilization) - weight_bytes - workspace
+    pool = capacity.host_bytes if capacity.is_one_pool else capacity.device_bytes or 0
+    spare = int(pool * config.gpu_memory_utilization) - weight_bytes - workspace
     blocks = _cache_blocks(config, bytes_per_token, max_model_len, max(spare, 0))
     sizes = CacheSizes(
         blocks, config.block_size, config.max_num_seqs, batched, config.scheduling_policy, config.enable_prefix_caching
@@ -210,13 +226,20 @@ def _demand(
     return sizes, Demand(blocks * config.block_size * bytes_per_token, bytes_per_token, workspace, file_bytes)
 
 
-def _capacity(config: EngineConfig) -> Capacity:
-    """Ask the CPU device, or take the budget that the document gives."""
-    room = host_room()
-    budget = config.offload.weight_budget_bytes
+def _capacity(config: EngineConfig, assumed: AssumedRoom) -> Capacity:
+    """Ask the device and the host, or take what the document or the caller says of them."""
+    room = host_room() if assumed.host_bytes is None else Room(assumed.host_bytes, "--host-bytes")
+    budget, fraction = config.offload.weight_budget_bytes, config.gpu_memory_utilization
+    if assumed.device_bytes is not None:
+        if budget is not None:
+            raise InvalidArgument(
+                "--device-bytes and vllm_cpp.device_fit.weight_budget_bytes both say what the device has; give one"
+            )
+        name, source = "the assumed device", "--device-bytes"
+        return Capacity(assumed.device_bytes, room.nbytes, name, source, room.source, False, fraction)
+    resolve_device(config.device)
     if budget is not None:
         return Capacity(budget, room.nbytes, "cpu", "weight_budget_bytes", room.source, is_one_pool=True)
-    fraction = config.gpu_memory_utilization
     return Capacity(
         room.nbytes, room.nbytes, "cpu", room.source, room.source, is_one_pool=True, usable_fraction=fraction
     )

@@ -6,6 +6,7 @@ out.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from pyvllm.config.model import WeightSpec
@@ -19,6 +20,21 @@ class Place(StrEnum):
     STREAMED = "streamed"
 
 
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A weight, its place, and why it has it."""
+
+    spec: WeightSpec
+    place: Place
+    why: str = ""
+    """Of a weight that stays on the device: what kept it from being offloaded. Empty for the others."""
+    nbytes: int = field(init=False)
+    """Bytes of the weight, multiplied out once: sums over a large model ask for them again and again."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "nbytes", self.spec.nbytes)
+
+
 class Offloader(ABC):
     """One backend's rule for placing weights."""
 
@@ -29,6 +45,10 @@ class Offloader(ABC):
     @abstractmethod
     def consider(self, spec: WeightSpec) -> Place:
         """Decide about the next weight, in the plan's order."""
+
+    @abstractmethod
+    def why_not(self, spec: WeightSpec) -> str:
+        """Say why the weight that was just considered stays on the device."""
 
     def is_targeted(self, spec: WeightSpec) -> bool:
         """Whether the selectors admit the weight under any of its names."""

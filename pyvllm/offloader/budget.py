@@ -32,10 +32,12 @@ def smallest_cpu_offload_gb(specs: Sequence[WeightSpec], params: Sequence[str], 
 
 def shortest_gb(low: int, high: int) -> str:
     """Write the shortest decimal number of GiB whose bytes, truncated as the configuration does, lie in (low, high]."""
-    for digits in range(1, 30):
+    for digits in range(30):
         scale = 10**digits
-        steps = -(-(low + 1) * scale // _GIB)
-        text = str(Decimal(steps) / scale)
-        if low < int(float(text) * _GIB) <= high:
-            return format(Decimal(text), "f")
+        first = -(-(low + 1) * scale // _GIB)
+        # The float of the first step may fall a byte short, and then the next one may still be below `high`.
+        for steps in (first, first + 1):
+            text = format(Decimal(steps) / scale, "f")
+            if low < int(float(text) * _GIB) <= high:
+                return text
     return repr((low + 1) / _GIB)

@@ -24,12 +24,17 @@ def check_architecture(architecture: str, supports_weight_offload: bool, offload
     Raises InvalidArgument.
     """
     if offload.is_offloading_enabled and not supports_weight_offload:
-        raise InvalidArgument(
-            f'weight offload is configured but architecture "{architecture}" does not support it: its loader does '
-            "not consult "
-            "the weight offloader, so every weight would stay on the device and the budget would free nothing "
-            "(ENG-WEIGHT-OFFLOAD W2c). Remove --offload-config, or wire this model's loader."
-        )
+        raise unsupported(architecture)
+
+
+def unsupported(architecture: str) -> InvalidArgument:
+    """Build the refusal of an architecture that cannot offload."""
+    return InvalidArgument(
+        f'weight offload is configured but architecture "{architecture}" does not support it: its loader does '
+        "not consult "
+        "the weight offloader, so every weight would stay on the device and the budget would free nothing "
+        "(ENG-WEIGHT-OFFLOAD W2c). Remove --offload-config, or wire this model's loader."
+    )
 
 
 def check_plan(plan: Plan) -> None:
@@ -38,11 +43,18 @@ def check_plan(plan: Plan) -> None:
     Raises InvalidArgument or DoesNotFit, with the numbers.
     """
     if plan.offload.is_offloading_enabled:
+        _check_backend(plan)
         _check_frees(plan)
         _check_ties(plan)
         _check_buffers(plan)
     _check_device(plan)
     _check_host(plan)
+
+
+def _check_backend(plan: Plan) -> None:
+    reason = plan.capacity.uva_refusal
+    if reason and plan.offload.resolved_backend == "uva":
+        raise DoesNotFit(f"uva cannot be used on {plan.capacity.device_name}: {reason}; use prefetch")
 
 
 def _check_frees(plan: Plan) -> None:
@@ -95,17 +107,11 @@ def _check_buffers(plan: Plan) -> None:
 
 
 def _check_device(plan: Plan) -> None:
-    capacity, demand = plan.capacity, plan.demand
+    capacity = plan.capacity
     available = capacity.usable_device_bytes
     if available is None:
         return
-    is_budget = capacity.source == "weight_budget_bytes"
-    weights, buffers = plan.bytes_at(Place.DEVICE), plan.buffer_bytes
-    parts = {"weights": weights, "prefetch buffers": buffers}
-    if not is_budget:
-        parts |= {"workspace": demand.workspace_bytes, "key-value cache": demand.kv_cache_bytes}
-        if capacity.is_one_pool:
-            parts["host weights"] = plan.bytes_at(Place.HOST) + plan.bytes_at(Place.STREAMED)
+    parts = plan.device_parts
     needed = sum(parts.values())
     if needed <= available:
         return
@@ -114,14 +120,14 @@ def _check_device(plan: Plan) -> None:
     raise DoesNotFit(
         f"the model does not fit on the device: it needs {needed} bytes ({listed}) and {capacity.device_name} has "
         f"{available} "
-        f"by {capacity.source}{share}; {_remedy(plan, available, needed, is_budget)}"
+        f"by {capacity.source}{share}; {_remedy(plan, available, needed)}"
     )
 
 
-def _remedy(plan: Plan, available: int, needed: int, is_budget: bool) -> str:
-    remedies = []
+def _remedy(plan: Plan, available: int, needed: int) -> str:
+    remedies, is_budget = [], plan.capacity.is_weight_budget
     if is_budget or not plan.capacity.is_one_pool:
-        other = 0 if is_budget else plan.demand.workspace_bytes + plan.demand.kv_cache_bytes
+        other = plan.demand.beside_weights(plan.capacity)
         params = plan.offload.uva.cpu_offload_params
         specs = [item.spec for item in plan.placements]
         smallest = smallest_cpu_offload_gb(specs, params, available - other)

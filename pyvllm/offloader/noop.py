@@ -13,6 +13,10 @@ class NoopOffloader(Offloader):
         """Leave the weight on the device."""
         return Place.DEVICE
 
+    def why_not(self, spec: WeightSpec) -> str:
+        """Say that nobody asked for offload."""
+        return "offload is off"
+
 
 class ResidentLayers:
     """The layer scope of a model whose weights are all in place: nothing to wait for."""

@@ -4,26 +4,27 @@ A preview shows a plan and a load carries the same plan out. Whether a plan is a
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
 from pyvllm.config.model import WeightSpec
 from pyvllm.config.offload import OffloadConfig
-from pyvllm.offloader.base import Offloader, Place, in_plan_order, selects
+from pyvllm.offloader.base import Offloader, Place, Placement, in_plan_order, selects
 from pyvllm.offloader.noop import NoopOffloader
 from pyvllm.offloader.prefetch import BufferKey, PrefetchOffloader, Schedule, buffer_name
+from pyvllm.offloader.summary import (
+    bus_bytes_per_token,
+    bus_fields,
+    by_kind,
+    by_layer,
+    expected_bytes,
+    not_selected,
+    placement_fields,
+)
 from pyvllm.offloader.uva import UVAOffloader
 
 #: Version of the plan and report documents.
 SCHEMA = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """A weight and its place."""
-
-    spec: WeightSpec
-    place: Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +55,18 @@ class Capacity:
     is_one_pool: bool
     usable_fraction: float = 1.0
     """Part of `device_bytes` that may be used; 1 for an explicit budget."""
+    uva_refusal: str = ""
+    """Why `uva` cannot be used on this device; empty where it can."""
 
     @property
     def usable_device_bytes(self) -> int | None:
         """Device bytes after the usable fraction."""
         return None if self.device_bytes is None else int(self.device_bytes * self.usable_fraction)
+
+    @property
+    def is_weight_budget(self) -> bool:
+        """Whether `device_bytes` is for weights and prefetch buffers alone."""
+        return self.source == "weight_budget_bytes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +79,10 @@ class Demand:
     """Estimated activations of one step, and the device's context."""
     file_bytes: int
     """Stored bytes of the tensors that fill the weights."""
+
+    def beside_weights(self, capacity: Capacity) -> int:
+        """Bytes that count against the device's capacity and are neither weights nor prefetch buffers."""
+        return 0 if capacity.is_weight_budget else self.workspace_bytes + self.kv_cache_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +98,8 @@ class Plan:
     capacity: Capacity
     unmatched: tuple[str, ...]
     warnings: tuple[str, ...]
+    fit_reason: str | None = None
+    """Why the offload is what it is, where nobody chose it: `device_fit.auto`."""
 
     def at(self, place: Place) -> list[WeightSpec]:
         """List the weights of a place, in plan order."""
@@ -93,12 +107,23 @@ class Plan:
 
     def bytes_at(self, place: Place) -> int:
         """Sum the weights of a place."""
-        return sum(spec.nbytes for spec in self.at(place))
+        return sum(item.nbytes for item in self.placements if item.place is place)
 
     @property
     def weight_bytes(self) -> int:
         """Bytes of all weights."""
-        return sum(item.spec.nbytes for item in self.placements)
+        return sum(item.nbytes for item in self.placements)
+
+    @property
+    def device_parts(self) -> dict[str, int]:
+        """What counts against the device's capacity, in bytes by name."""
+        parts = {"weights": self.bytes_at(Place.DEVICE), "prefetch buffers": self.buffer_bytes}
+        if self.capacity.is_weight_budget:
+            return parts
+        parts |= {"workspace": self.demand.workspace_bytes, "key-value cache": self.demand.kv_cache_bytes}
+        if self.capacity.is_one_pool:
+            parts["host weights"] = self.bytes_at(Place.HOST) + self.bytes_at(Place.STREAMED)
+        return parts
 
     @property
     def buffer_bytes(self) -> int:
@@ -114,43 +139,63 @@ class Plan:
     def to_document(
         self, measured: Mapping[str, int] | None = None, considered: int | None = None
     ) -> dict[str, object]:
-        """Give the document that `vllm_offload_plan` and the offload report return.
+        """Give the document that `vllm_offload_plan` and the offload report return; `docs/plan.md` describes it.
 
         measured: what a recount found; None in a preview. considered: how many weights the architecture took.
         """
-        asked = self.asked_host_bytes
-        host = self.bytes_at(Place.HOST)
+        asked, host, placements = self.asked_host_bytes, self.bytes_at(Place.HOST), self.placements
         return {
             "schema": SCHEMA,
             "architecture": self.architecture,
             **configuration_fields(self.offload),
             "weights": {
-                "count": len(self.placements),
+                "count": len(placements),
                 "considered": considered,
                 "bytes": self.weight_bytes,
                 "file_bytes": self.demand.file_bytes,
             },
             "asked": {"host_bytes": asked, "overshoot_bytes": max(0, host - asked) if asked is not None else 0},
-            "planned": {
-                "device_bytes": self.bytes_at(Place.DEVICE),
-                "host_bytes": host,
-                "streamed_bytes": self.bytes_at(Place.STREAMED),
-                "buffer_bytes": self.buffer_bytes,
-                "kv_cache_bytes": self.demand.kv_cache_bytes,
-                "workspace_bytes": self.demand.workspace_bytes,
-            },
+            "planned": self._planned_fields(),
             "measured": dict(measured) if measured is not None else None,
-            "bus_bytes_per_token": bus_bytes_per_token(self.placements),
-            "capacity": {
-                "device_bytes": self.capacity.device_bytes,
-                "host_bytes": self.capacity.host_bytes,
-                "device_name": self.capacity.device_name,
-                "source": self.capacity.source,
-            },
-            "placements": [_placement_fields(item) for item in self.placements],
+            "bus_bytes_per_token": bus_bytes_per_token(placements),
+            "bus": bus_fields(placements),
+            "capacity": self._capacity_fields(),
+            "fit": fit_fields(self.offload, self.fit_reason),
+            "by_layer": by_layer(placements),
+            "by_kind": by_kind(placements),
+            "not_selected": not_selected(placements),
+            "placements": [placement_fields(item) for item in placements],
             "unmatched": list(self.unmatched),
             "warnings": list(self.warnings),
         }
+
+    def _planned_fields(self) -> dict[str, object]:
+        return {
+            **{f"{place.value}_bytes": self.bytes_at(place) for place in Place},
+            "buffer_bytes": self.buffer_bytes,
+            "kv_cache_bytes": self.demand.kv_cache_bytes,
+            "workspace_bytes": self.demand.workspace_bytes,
+        }
+
+    def _capacity_fields(self) -> dict[str, object]:
+        capacity, needed = self.capacity, sum(self.device_parts.values())
+        usable = capacity.usable_device_bytes
+        return {
+            "device_bytes": capacity.device_bytes,
+            "host_bytes": capacity.host_bytes,
+            "device_name": capacity.device_name,
+            "source": capacity.source,
+            "host_source": capacity.host_source,
+            "one_pool": capacity.is_one_pool,
+            "usable_device_bytes": usable,
+            "needed_device_bytes": needed,
+            "spare_device_bytes": None if usable is None else usable - needed,
+        }
+
+
+def fit_fields(offload: OffloadConfig, reason: str | None) -> dict[str, object]:
+    """Give a document's `fit`: whether the offload was chosen, why, and the text that gives the same plan."""
+    return {"auto": reason is not None, "reason": reason, "offload_config": offload.to_short_json()}
 
 
 def configuration_fields(offload: OffloadConfig) -> dict[str, object]:
@@ -159,20 +204,6 @@ def configuration_fields(offload: OffloadConfig) -> dict[str, object]:
         "config": offload.to_dict(),
         "resolved_backend": offload.resolved_backend,
         "enabled": offload.is_offloading_enabled,
-    }
-
-
-def _placement_fields(item: Placement) -> dict[str, object]:
-    spec = item.spec
-    return {
-        "name": spec.name,
-        "aliases": list(spec.aliases),
-        "place": item.place.value,
-        "bytes": spec.nbytes,
-        "layer": spec.layer,
-        "dtype": spec.dtype,
-        "shape": list(spec.shape),
-        "kind": spec.kind,
     }
 
 
@@ -187,7 +218,12 @@ def create_offloader(offload: OffloadConfig) -> Offloader:
 
 def place_weights(specs: Iterable[WeightSpec], offloader: Offloader) -> tuple[Placement, ...]:
     """Ask the offloader about every weight, in plan order."""
-    return tuple(Placement(spec, offloader.consider(spec)) for spec in in_plan_order(specs))
+    return tuple(_place(spec, offloader) for spec in in_plan_order(specs))
+
+
+def _place(spec: WeightSpec, offloader: Offloader) -> Placement:
+    place = offloader.consider(spec)
+    return Placement(spec, place, offloader.why_not(spec) if place is Place.DEVICE else "")
 
 
 def make_plan(
@@ -197,16 +233,18 @@ def make_plan(
     demand: Demand,
     capacity: Capacity,
     notes: Sequence[str] = (),
+    fit_reason: str | None = None,
 ) -> Plan:
     """Place every weight and add up.
 
-    specs: the architecture's weights. notes: warnings about the checkpoint that the plan shall carry.
+    specs: the architecture's weights. notes: warnings about the checkpoint that the plan shall carry. fit_reason: why
+    `offload` was chosen, where `device_fit.auto` chose it.
     """
     placements = place_weights(specs, create_offloader(offload))
     schedule, buffers = _stream_layout(placements, offload)
     selectors = offload.params if offload.is_offloading_enabled else ()
     unmatched = tuple(entry for entry in selectors if not any(selects(entry, spec) for spec in specs))
-    plan = Plan(architecture, offload, placements, schedule, buffers, demand, capacity, unmatched, ())
+    plan = Plan(architecture, offload, placements, schedule, buffers, demand, capacity, unmatched, (), fit_reason)
     warnings = (
         *offload.warnings,
         *_off_notes(offload),
@@ -214,7 +252,7 @@ def make_plan(
         *_plan_warnings(plan),
         *notes,
     )
-    return Plan(architecture, offload, placements, schedule, buffers, demand, capacity, unmatched, warnings)
+    return replace(plan, warnings=warnings)
 
 
 def _stream_layout(
@@ -269,7 +307,7 @@ def _plan_warnings(plan: Plan) -> list[str]:
     experts = [spec for spec in plan.at(Place.STREAMED) if spec.num_experts]
     if experts:
         copied = sum(spec.nbytes for spec in experts)
-        needed = sum(_expected_bytes(spec) for spec in experts)
+        needed = sum(expected_bytes(spec) for spec in experts)
         found.append(
             f"streaming expert weights copies {copied} bytes a step where a token needs {needed} "
             f"({copied / max(needed, 1):.1f} "
@@ -283,27 +321,3 @@ def _plan_warnings(plan: Plan) -> list[str]:
             f"count layers, so copies stall inside each group"
         )
     return found
-
-
-def _expected_bytes(spec: WeightSpec) -> int:
-    """Bytes of a weight that one token is expected to use."""
-    if spec.num_experts:
-        return spec.nbytes * spec.experts_per_token // spec.num_experts
-    if spec.kind == "embedding" and not spec.aliases:
-        return spec.nbytes // spec.shape[0]
-    return spec.nbytes
-
-
-def bus_bytes_per_token(placements: Iterable[Placement]) -> dict[str, int]:
-    """Bytes that cross from host to device for one token.
-
-    `worst` moves whole weights; `expected` only the routed experts and the looked-up embedding row of weights that are
-    read in place. What is streamed is copied whole either way.
-    """
-    worst = expected = 0
-    for item in placements:
-        if item.place is Place.DEVICE:
-            continue
-        worst += item.spec.nbytes
-        expected += item.spec.nbytes if item.place is Place.STREAMED else _expected_bytes(item.spec)
-    return {"worst": worst, "expected": expected}

@@ -29,6 +29,14 @@ class PrefetchOffloader(Offloader):
             return Place.STREAMED
         return Place.DEVICE
 
+    def why_not(self, spec: WeightSpec) -> str:
+        """Name the setting that kept the weight on the device."""
+        if spec.layer is None:
+            return "it is outside the decoder layers, and prefetch streams only layers"
+        if not self.is_selected(spec.layer):
+            return f"its layer is not among the last {self._num_in_group} of each group of {self._group_size}"
+        return f"no entry of offload_params selects it ({', '.join(self.params)})"
+
 
 @dataclass(frozen=True, slots=True)
 class BufferKey:

@@ -25,3 +25,9 @@ class UVAOffloader(Offloader):
             return Place.DEVICE
         self.offloaded_bytes += spec.nbytes
         return Place.HOST
+
+    def why_not(self, spec: WeightSpec) -> str:
+        """Name the setting that kept the weight on the device."""
+        if not self.is_targeted(spec):
+            return f"no entry of cpu_offload_params selects it ({', '.join(self.params)})"
+        return f"the budget of {self.max_bytes} bytes was reached before it"
