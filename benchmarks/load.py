@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
@@ -113,11 +114,12 @@ def in_fresh_process(task: str, *arguments: str) -> dict[str, float]:
     return json.loads(run.stdout.splitlines()[-1])
 
 
-def measure(models: dict[str, str], rounds: int) -> dict[tuple[str, str], dict[str, float]]:
-    """Run every load once a round, in turn, and return the median of each figure by (files, loader)."""
-    loads = {(files, "transformers"): ("transformers", path) for files, path in models.items()}
-    if not find_spec("accelerate"):  # transformers reads GGUF only with it
-        loads.pop(("gguf", "transformers"), None)
+def measure(models: dict[str, str], rounds: int, beside: Sequence[str]) -> dict[tuple[str, str], dict[str, float]]:
+    """Run every load once a round, in turn, and return the median of each figure by (files, loader).
+
+    beside: the files that transformers loads too.
+    """
+    loads = {(files, "transformers"): ("transformers", models[files]) for files in beside}
     for files, path in models.items():
         for name, offload in OFFLOADS.items():
             loads[files, f"pyvllm {name}"] = ("pyvllm", path, offload)
@@ -159,17 +161,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", help="a GGUF file of the llama architecture")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--without-transformers", action="store_true", help="look at the peaks alone")
     options = parser.parse_args()
     print(machine())
-    if not find_spec("accelerate"):
+    beside = () if options.without_transformers else ("directory", "gguf")
+    if beside and not find_spec("accelerate"):
         print("accelerate is not installed, so transformers cannot read the GGUF file and its row is left out")
+        beside = ("directory",)
     with tempfile.TemporaryDirectory() as folder:
         models = {"directory": f"{folder}/model", "gguf": str(Path(options.model).resolve())}
         in_fresh_process("directory", models["gguf"], models["directory"])
         for file in (Path(models["gguf"]), Path(models["directory"], "model.safetensors")):
             file.read_bytes()  # into the page cache
         interpreter = median(in_fresh_process("torch")["peak"] for _ in range(3))
-        return int(not report(measure(models, options.rounds), interpreter))
+        return int(not report(measure(models, options.rounds, beside), interpreter))
 
 
 if __name__ == "__main__":
