@@ -74,6 +74,7 @@ SAFETENSORS = {
         _one(shape=[2**62 + 2]),
         "needs 18446744073709551624 bytes, data_offsets give 8",
     ),
+    "more bytes than the shape": (_one(shape=[1]), "shape [1] of F32 needs 4 bytes, data_offsets give 8"),
     "nine dimensions": (_one(shape=[1] * 8 + [2]), "shape has 9 dimensions; at most 8"),
     "offsets of one number": (_one(offsets=[8]), "data_offsets must be [begin, end]"),
     "offsets the wrong way round": (_one(offsets=[8, 0]), "begin <= end"),

@@ -77,7 +77,7 @@ def test_read_past_the_tensor_is_refused(vector):
         vector.read_into(vector.tensors["x"], 3997, memoryview(bytearray(4)))
 
 
-@pytest.mark.parametrize("chunk", [256, 1024, 2**18])
+@pytest.mark.parametrize("chunk", [256, 700, 1024, 2**18])
 def test_blocks_are_never_split(tmp_path, monkeypatch, chunk):
     monkeypatch.setattr(reader, "CHUNK_ELEMENTS", chunk)
     blocks = np.random.default_rng(0).integers(0, 128, size=(10, 210), dtype=np.uint8)
