@@ -120,3 +120,9 @@ def test_r141_a_python_home_without_a_library_is_an_error_and_no_abort(program, 
 
 def test_a_named_python_home_is_used(program):
     assert succeed(program("first_call"), env={"VLLM_PYTHON_HOME": sys.prefix}) == ""
+
+
+def test_lines_go_to_the_callback_or_to_stderr(program):
+    done = run(program("log"))
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr.count("\n") == done.stderr.count("[vllm.cpp] offload_config: Both UVA and prefetch") == 1
