@@ -1,13 +1,12 @@
 """The command `pyvllm`: `plan` says where every byte of a model would go, `run` completes one prompt."""
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Sequence
 
-from pyvllm.engine import preview
 from pyvllm.entrypoints.arguments import OneLineParser, add_engine_arguments, engine_config, one_line
+from pyvllm.entrypoints.plan_command import add_plan_arguments, run_plan
 from pyvllm.entrypoints.tables import plan_text
 from pyvllm.errors import VllmError
 from pyvllm.sampling_params import SamplingParams
@@ -19,9 +18,7 @@ def make_parser() -> OneLineParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     text = "say where every byte of a model would go; reads headers, no weights"
     plan = commands.add_parser("plan", help=text, description=text)
-    plan.add_argument("model", metavar="MODEL", help="a Hugging Face directory or a GGUF file")
-    plan.add_argument("--json", action="store_true", help="print the document of vllm_offload_plan instead of tables")
-    add_engine_arguments(plan)
+    add_plan_arguments(plan)
     text = "complete one prompt and print the text as it comes"
     run = commands.add_parser("run", help=text, description=text)
     run.add_argument("model", metavar="MODEL", help="a Hugging Face directory or a GGUF file")
@@ -58,9 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _plan(args: argparse.Namespace) -> int:
-    document = preview.plan_document(engine_config(args, args.model))
-    _write(json.dumps(document, indent=2) if args.json else plan_text(document, args.model))
-    _write("\n")
+    if text := run_plan(args):
+        _write(f"{text}\n")
     return 0
 
 
