@@ -2,33 +2,25 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 
 from pyvllm import logger
 from pyvllm.config.engine import EngineConfig
+from pyvllm.engine.devices import MakeMemory, make_memory_of, measure_workspace, release_caches
 from pyvllm.engine.preview import Prepared, prepare
 from pyvllm.engine.progress import Progress, ProgressLine
 from pyvllm.errors import ModelLoadError
 from pyvllm.memory.base import Memory
-from pyvllm.memory.cpu import CpuMemory
-from pyvllm.model_loader.loader import Weights, cpu_tensor_at, live_parameters
+from pyvllm.model_loader.loader import Weights, live_parameters
 from pyvllm.offloader.base import Place
 from pyvllm.offloader.guard import check_recount, check_taken, recount
 from pyvllm.offloader.plan import Plan
 from pyvllm.tokenizer.tokenizer import Tokenizer, load_tokenizer, tokenizer_from_gguf
 from pyvllm.worker.kv_cache import KVCache
 from pyvllm.worker.model_runner import ModelRunner
-
-#: Builds the memory of a load from the device's limit in bytes, or None for no limit.
-MakeMemory = Callable[[int | None], Memory]
-
-
-def cpu_memory(device_limit: int | None) -> Memory:
-    """Make the memory of the CPU device."""
-    return CpuMemory(cpu_tensor_at, device_limit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +32,8 @@ class LoadedModel:
     memory: Memory
     weights: Weights
     runner: ModelRunner
+    workspace: Mapping[str, int]
+    """What a step of the largest size was measured to take, where the device can say so."""
 
     def offload_report(self) -> dict[str, object]:
         """Recount where every weight is and give the report document: asked, planned, measured.
@@ -55,19 +49,25 @@ class LoadedModel:
             self.memory.regions(),
         )
         check_recount(plan, places, measured)
+        measured |= {**self.memory.measures(), **self.workspace}
         return plan.to_document(measured, considered=len(self.weights.taken))
 
 
-def load_model(config: EngineConfig, progress: Progress | None, make_memory: MakeMemory) -> LoadedModel:
+def load_model(config: EngineConfig, progress: Progress | None, make_memory: MakeMemory | None) -> LoadedModel:
     """Plan a load, carry it out, and recount.
 
-    Raises InvalidArgument, ModelLoadError or Cancelled; nothing stays allocated or open then.
+    make_memory: builds the memory; the device's own by default. Raises InvalidArgument, ModelLoadError or Cancelled;
+    nothing stays allocated or open then.
     """
     start = time.monotonic()
     prepared = prepare(config)
-    memory = make_memory(config.offload.weight_budget_bytes)
     try:
-        torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))
+        memory = (make_memory or make_memory_of(prepared.plan.capacity.device))(config.offload.weight_budget_bytes)
+    except BaseException:
+        prepared.checkpoint.close()
+        raise
+    try:
+        torch.set_num_threads(_num_threads(config))
         for text in prepared.plan.warnings:
             # The configuration's own warning was printed when it was read.
             if text not in config.offload.warnings:
@@ -76,6 +76,7 @@ def load_model(config: EngineConfig, progress: Progress | None, make_memory: Mak
         model.offload_report()
     except BaseException:
         memory.close()
+        release_caches(memory)
         raise
     finally:
         prepared.checkpoint.close()
@@ -86,14 +87,26 @@ def load_model(config: EngineConfig, progress: Progress | None, make_memory: Mak
 def _build(prepared: Prepared, memory: Memory, progress: Progress) -> LoadedModel:
     tokenizer = _tokenizer(prepared)
     with torch.inference_mode():
-        weights = Weights(prepared.plan, prepared.checkpoint, memory, progress)
-        model = prepared.entry.model_class()(prepared.model_config, weights)
-        check_taken(prepared.plan, weights.taken)
-        sizes = prepared.cache
-        dtype = getattr(torch, prepared.dtype)
-        cache = KVCache(prepared.model_config, sizes.num_blocks, sizes.block_size, dtype, memory.torch_device)
-        runner = ModelRunner(model, weights.layer_scope(), cache, memory.torch_device)
-    return LoadedModel(prepared, tokenizer, memory, weights, runner)
+        weights = Weights(prepared.plan, prepared.checkpoint, memory, progress, _num_threads(prepared.config))
+        try:
+            runner = _runner(prepared, memory, weights)
+            workspace = measure_workspace(memory, runner, prepared.cache)
+        except BaseException:
+            weights.close()
+            raise
+    return LoadedModel(prepared, tokenizer, memory, weights, runner, workspace)
+
+
+def _runner(prepared: Prepared, memory: Memory, weights: Weights) -> ModelRunner:
+    model = prepared.entry.model_class()(prepared.model_config, weights)
+    check_taken(prepared.plan, weights.taken)
+    sizes, dtype = prepared.cache, getattr(torch, prepared.dtype)
+    cache = KVCache(prepared.model_config, sizes.num_blocks, sizes.block_size, dtype, memory.torch_device)
+    return ModelRunner(model, weights.layer_scope(), cache, memory.torch_device)
+
+
+def _num_threads(config: EngineConfig) -> int:
+    return config.threads or len(os.sched_getaffinity(0))
 
 
 def _tokenizer(prepared: Prepared) -> Tokenizer:

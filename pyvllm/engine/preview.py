@@ -12,7 +12,8 @@ from pyvllm.config.offload import OffloadConfig
 from pyvllm.errors import DoesNotFit, InvalidArgument, ModelLoadError
 from pyvllm.memory.base import Room
 from pyvllm.memory.cpu import host_room
-from pyvllm.memory.cuda import probe
+from pyvllm.memory.cuda import device_facts, probe
+from pyvllm.memory.pinning import HostAccess, read_environment
 from pyvllm.model_loader.checkpoint import Checkpoint, ModelSource, open_model
 from pyvllm.model_loader.coverage import check_tensors
 from pyvllm.models.registry import ModelEntry, lookup
@@ -140,9 +141,7 @@ def resolve_device(device: str) -> str:
         raise ModelLoadError(
             f"device {device}: CUDA was asked for and is not usable: {found.text or 'no device'}; use device cpu"
         )
-    raise ModelLoadError(
-        f"device {device}: a CUDA device is there, but this version computes on the CPU only; use device cpu"
-    )
+    return "cuda"
 
 
 def _max_model_len(config: EngineConfig, model: ModelConfig) -> int:
@@ -171,8 +170,7 @@ def _dtype(config: EngineConfig, checkpoint: Checkpoint) -> str:
 def _cache_blocks(config: EngineConfig, bytes_per_token: int, max_model_len: int, spare_bytes: int) -> int:
     """Size the key-value cache; every size must hold at least one sequence of `max_model_len`.
 
-    spare_bytes: what is left for a cache that nobody sized. On the CPU device that is one sequence for each of
-    `max_num_seqs`, at most 1 GiB.
+    spare_bytes: what is left for a cache that nobody sized, of which it takes one sequence for each of `max_num_seqs`.
     """
     per_block = bytes_per_token * config.block_size
     one_sequence = -(-max_model_len // config.block_size)
@@ -184,7 +182,7 @@ def _cache_blocks(config: EngineConfig, bytes_per_token: int, max_model_len: int
             f"kv_cache_memory_bytes ({config.kv_cache_memory_bytes})",
         )
     else:
-        wish = min(one_sequence * config.max_num_seqs, DEFAULT_CACHE_BYTES // per_block, spare_bytes // per_block)
+        wish = min(one_sequence * config.max_num_seqs, spare_bytes // per_block)
         return max(one_sequence, wish)
     if blocks < one_sequence:
         raise DoesNotFit(
@@ -217,8 +215,10 @@ def _demand(
     workspace = rows * element * (4 * model.hidden_size + 2 * attention + 3 * wide) + 2 * 4 * model.vocab_size * min(
         config.max_num_seqs, rows
     )
-    pool = capacity.host_bytes if capacity.is_one_pool else capacity.device_bytes or 0
+    pool = capacity.host_bytes if capacity.is_one_pool else capacity.free_device_bytes or capacity.device_bytes or 0
     spare = int(pool * config.gpu_memory_utilization) - weight_bytes - workspace
+    if capacity.device == "cpu":
+        spare = min(spare, DEFAULT_CACHE_BYTES)
     blocks = _cache_blocks(config, bytes_per_token, max_model_len, max(spare, 0))
     sizes = CacheSizes(
         blocks, config.block_size, config.max_num_seqs, batched, config.scheduling_policy, config.enable_prefix_caching
@@ -237,9 +237,32 @@ def _capacity(config: EngineConfig, assumed: AssumedRoom) -> Capacity:
             )
         name, source = "the assumed device", "--device-bytes"
         return Capacity(assumed.device_bytes, room.nbytes, name, source, room.source, False, fraction)
-    resolve_device(config.device)
+    if resolve_device(config.device) == "cuda":
+        return _cuda_capacity(config, room)
     if budget is not None:
         return Capacity(budget, room.nbytes, "cpu", "weight_budget_bytes", room.source, is_one_pool=True)
     return Capacity(
         room.nbytes, room.nbytes, "cpu", room.source, room.source, is_one_pool=True, usable_fraction=fraction
+    )
+
+
+def _cuda_capacity(config: EngineConfig, room: Room) -> Capacity:
+    """Ask the CUDA device. Of one pool, the host says what is free: the runtime counts the system's caches as used."""
+    facts = device_facts()
+    access = HostAccess(facts.attributes, read_environment())
+    is_one_pool = facts.attributes.is_integrated
+    device = room if is_one_pool else Room(facts.free_bytes, "cudaMemGetInfo")
+    budget = config.offload.weight_budget_bytes
+    return Capacity(
+        device.nbytes if budget is None else budget,
+        room.nbytes,
+        facts.name,
+        device.source if budget is None else "weight_budget_bytes",
+        room.source,
+        is_one_pool,
+        config.gpu_memory_utilization if budget is None else 1.0,
+        access.why_not_in_place(0) or "",
+        "cuda",
+        device.nbytes,
+        access,
     )

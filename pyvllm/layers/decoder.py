@@ -111,4 +111,4 @@ class DecoderForCausalLM(nn.Module):
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return [N, V] for hidden states [N, E]."""
-        return F.linear(hidden, self.lm_head.weight)
+        return F.linear(hidden, self.lm_head.read(self.lm_head.weight, hidden.shape[0]))

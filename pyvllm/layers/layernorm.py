@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from pyvllm.layers.parameter import Weights, parameter
+from pyvllm.layers.parameter import Weights, parameter, reader
 
 
 class RMSNorm(nn.Module):
@@ -17,7 +17,9 @@ class RMSNorm(nn.Module):
         super().__init__()
         self.weight = parameter(weights, f"{prefix}.weight")
         self.eps = eps
+        self.read = reader(weights)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Normalise the last axis of x; the sum of squares is kept in float32."""
-        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        weight = self.read(self.weight, x.numel() // x.shape[-1])
+        return F.rms_norm(x, weight.shape, weight, self.eps)

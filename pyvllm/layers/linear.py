@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from pyvllm.layers.parameter import Weights, parameter
+from pyvllm.layers.parameter import Weights, parameter, reader
 
 
 class Linear(nn.Module):
@@ -17,10 +17,12 @@ class Linear(nn.Module):
         super().__init__()
         self.weight = parameter(weights, f"{prefix}.weight")
         self.bias = parameter(weights, f"{prefix}.bias") if bias else None
+        self.read = reader(weights)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Project the last axis of x."""
-        return F.linear(x, self.weight, self.bias)
+        """Project the last axis of x: [T, ...]."""
+        rows = x.shape[0]
+        return F.linear(x, self.read(self.weight, rows), self.bias if self.bias is None else self.read(self.bias, rows))
 
 
 class Embedding(nn.Module):
@@ -29,7 +31,8 @@ class Embedding(nn.Module):
     def __init__(self, weights: Weights, prefix: str) -> None:
         super().__init__()
         self.weight = parameter(weights, f"{prefix}.weight")
+        self.read = reader(weights)
 
     def forward(self, token_ids: torch.Tensor) -> torch.Tensor:
-        """Look up [T] token ids; [T, E]."""
+        """Look up [T] token ids; [T, E]. Only their rows are read."""
         return F.embedding(token_ids, self.weight)

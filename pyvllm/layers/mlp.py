@@ -7,7 +7,7 @@ from torch import nn
 from pyvllm.config.model import ModelConfig
 from pyvllm.layers.decoder_weights import ExpertTraits
 from pyvllm.layers.linear import Linear
-from pyvllm.layers.parameter import Weights, parameter
+from pyvllm.layers.parameter import Weights, parameter, reader
 
 
 def silu_and_mul(gate_up: torch.Tensor) -> torch.Tensor:
@@ -37,6 +37,7 @@ class Experts(nn.Module):
         super().__init__()
         self.w13_weight = parameter(weights, f"{prefix}.w13_weight")
         self.w2_weight = parameter(weights, f"{prefix}.w2_weight")
+        self.read = reader(weights)
 
     def forward(self, x: torch.Tensor, expert_ids: torch.Tensor, expert_weights: torch.Tensor) -> torch.Tensor:
         """Sum each token's experts, weighted.
@@ -55,11 +56,14 @@ class Experts(nn.Module):
         for expert, count in enumerate(counts):
             if count:
                 end = start + count
-                gate_up = F.linear(rows[start:end], self.w13_weight[expert])
-                outputs[start:end] = F.linear(silu_and_mul(gate_up), self.w2_weight[expert])
+                gate_up = F.linear(rows[start:end], self.read(self.w13_weight[expert], count))
+                outputs[start:end] = F.linear(silu_and_mul(gate_up), self.read(self.w2_weight[expert], count))
                 start = end
-        weighted = outputs.mul_(expert_weights.flatten()[order, None])
-        return torch.zeros_like(x).index_add_(0, tokens, weighted)
+        # Back in the order of the tokens and then summed: adding in place would add in an order of the device's choice.
+        placed = torch.empty_like(outputs)
+        placed[order] = outputs
+        weighted = placed.view(*expert_ids.shape, -1).mul_(expert_weights[..., None])
+        return weighted.sum(dim=1)
 
 
 class SparseMoeBlock(nn.Module):

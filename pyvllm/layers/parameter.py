@@ -1,5 +1,6 @@
 """How a layer gets its weights: it asks for them by name and allocates nothing itself."""
 
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -16,6 +17,22 @@ class Weights(Protocol):
         Raises LoaderDefect for a name that the plan does not have.
         """
         ...
+
+
+#: Gives the tensor of a weight's values for a computation of so many rows: the weight itself, or a copy that is valid
+#: until the next weight of as many dimensions is read.
+Read = Callable[[torch.Tensor, int], torch.Tensor]
+
+
+def in_place(weight: torch.Tensor, rows: int) -> torch.Tensor:
+    """Compute with the weight where it is."""
+    return weight
+
+
+def reader(weights: Weights) -> Read:
+    """Ask the weights of a load how they want to be read; those that do not care are read in place."""
+    read: Read = getattr(weights, "read", in_place)
+    return read
 
 
 def parameter(weights: Weights, name: str) -> nn.Parameter:

@@ -37,10 +37,28 @@ class Region:
     pool: Pool
     address: int
     nbytes: int
+    device_address: int | None = None
+    """Of host memory that the device reads: the address it reads it by. Mostly, but not always, the same."""
 
     def holds(self, address: int, nbytes: int) -> bool:
-        """Whether a weight of `nbytes` at `address` lies wholly inside."""
-        return self.address <= address and address + nbytes <= self.address + self.nbytes
+        """Whether a weight of `nbytes` at `address`, as the host or the device sees it, lies wholly inside."""
+        starts = (self.address, self.address if self.device_address is None else self.device_address)
+        return any(start <= address and address + nbytes <= start + self.nbytes for start in starts)
+
+
+class Staging(ABC):
+    """Host memory through which one reader thread writes device weights, a piece at a time."""
+
+    tensor: Tensor
+    """Flat uint8, written by the CPU."""
+
+    @abstractmethod
+    def send(self, destination: Tensor) -> None:
+        """Copy the first bytes of `tensor` to a flat uint8 tensor on the device and wait until they are there."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back what copying needed; the tensor's memory goes with the tensor."""
 
 
 class Memory(ABC):
@@ -52,6 +70,8 @@ class Memory(ABC):
     """Where torch computes: `cpu` or `cuda:0`."""
     is_one_pool: bool
     """Whether host and device are the same memory, so that offload cannot make the process smaller."""
+    allocates_slowly = False
+    """Whether host regions take long to allocate, so that filling one should overlap the next one's allocation."""
 
     @abstractmethod
     def device_room(self) -> Room:
@@ -80,6 +100,24 @@ class Memory(ABC):
     @abstractmethod
     def wait_copy(self, ticket: object) -> None:
         """Hold what is computed from here on until the copies of `ticket` are done."""
+
+    def expect_host(self, nbytes: int) -> None:  # noqa: B027 - most memories have nothing to prepare
+        """Hear how many bytes of host weights this load will ask for, before the first is allocated.
+
+        Raises DoesNotFit or ModelLoadError when the machine cannot give them.
+        """
+
+    def staging(self, nbytes: int) -> Staging | None:
+        """Give one reader thread host memory to write device weights through; None where the CPU writes them itself."""
+        return None
+
+    def stage(self, destination: Tensor, view: Tensor) -> None:
+        """Copy what a device view shows into a device tensor of its size, in order with what is computed."""
+        destination.copy_(view)
+
+    def measures(self) -> dict[str, int]:
+        """Give what the device itself says of its memory, for the report; empty where it says nothing."""
+        return {}
 
     @abstractmethod
     def regions(self) -> Sequence[Region]:

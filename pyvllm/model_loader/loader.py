@@ -3,19 +3,22 @@
 from collections.abc import Callable, Mapping
 from math import prod
 
-import numpy as np
 import torch
 
 from pyvllm.config.model import WeightSpec
 from pyvllm.errors import Cancelled, LoaderDefect
+from pyvllm.layers.parameter import Read, in_place
 from pyvllm.memory.base import Memory
 from pyvllm.model_loader.checkpoint import Checkpoint
-from pyvllm.model_loader.reader import read_tensor
+from pyvllm.model_loader.filling import Filler
+from pyvllm.model_loader.host_regions import HostRegions
+from pyvllm.model_loader.staged_reads import StagedReads
 from pyvllm.offloader.base import Place
 from pyvllm.offloader.guard import Live
 from pyvllm.offloader.noop import ResidentLayers
 from pyvllm.offloader.plan import Plan
 from pyvllm.offloader.prefetch import BufferKey, LayerStream, buffer_name
+from pyvllm.offloader.staging import MATRIX, VECTOR
 
 #: Hears bytes done, bytes planned and the weight's name; false cancels the load.
 Progress = Callable[[int, int, str], bool]
@@ -24,23 +27,37 @@ Progress = Callable[[int, int, str], bool]
 class Weights:
     """What an architecture is handed to build itself from.
 
-    All memory of the plan is reserved at once, so a load that cannot be carried out fails before a byte is read.
+    All memory of the plan is asked for at once, so a load that cannot be carried out fails before a byte is read;
+    where pinning takes long, a region may still be refused while earlier ones are filled.
     """
 
-    def __init__(self, plan: Plan, checkpoint: Checkpoint, memory: Memory, progress: Progress | None = None) -> None:
-        """Reserve the plan's memory. Raises DoesNotFit when the memory refuses."""
+    def __init__(
+        self,
+        plan: Plan,
+        checkpoint: Checkpoint,
+        memory: Memory,
+        progress: Progress | None = None,
+        num_readers: int = 1,
+    ) -> None:
+        """Reserve the plan's memory. num_readers: threads that read at most. Raises DoesNotFit when it is refused."""
         self._plan = plan
-        self._checkpoint = checkpoint
+        self._filler = Filler(checkpoint, memory, num_readers)
         self._progress = progress or (lambda done, planned, name: True)
         self._placement = {name: item for item in plan.placements for name in (item.spec.name, *item.spec.aliases)}
         self._memory = memory
-        resident = {spec.name: spec.nbytes for spec in plan.at(Place.DEVICE)}
-        self._device = memory.allocate("device", resident | {buffer.name: buffer.nbytes for buffer in plan.buffers})
-        away = [*plan.at(Place.HOST), *plan.at(Place.STREAMED)]
-        self._host = memory.allocate("host", {spec.name: spec.nbytes for spec in away})
         self._taken: dict[str, torch.Tensor] = {}
         self._bytes_done = 0
-        self._report("")
+        resident = {spec.name: spec.nbytes for spec in plan.at(Place.DEVICE)}
+        self._device: dict[str, torch.Tensor] = memory.allocate("device", resident | {buffer.name: buffer.nbytes for buffer in plan.buffers})
+        self._host = HostRegions(memory)
+        try:
+            away = [*plan.at(Place.HOST), *plan.at(Place.STREAMED)]
+            self._host.reserve({spec.name: spec.nbytes for spec in away})
+            self._staged = self._staged_reads()
+            self._report("")
+        except BaseException:
+            self.close()
+            raise
 
     def take(self, name: str) -> torch.Tensor:
         """Give the weight of that name, filled from the checkpoint, as a tensor of its planned shape and dtype.
@@ -55,12 +72,27 @@ class Weights:
         item = self._placement[name]
         spec = item.spec
         if spec.name not in self._taken:
-            flat = (self._device if item.place is Place.DEVICE else self._host)[spec.name]
-            self._fill(spec, _shaped(flat, spec))
+            is_on_device = item.place is Place.DEVICE
+            flat = self._device[spec.name] if is_on_device else self._host[spec.name]
+            self._filler.fill(spec, _shaped(flat, spec), is_on_device=is_on_device)
             self._taken[spec.name] = _shaped(self._seen_by_device(spec, item.place, flat), spec)
             self._bytes_done += spec.nbytes
+            if len(self._taken) == len(self._plan.placements):
+                self._filler.close()
             self._report(spec.name)
         return self._taken[spec.name]
+
+    def close(self) -> None:
+        """End the threads of a load that failed, and let go of its memory."""
+        self._filler.close()
+        self._host.close()
+        self._taken.clear()
+        self._device.clear()
+
+    @property
+    def read(self) -> Read:
+        """What layers read a weight with when they compute."""
+        return in_place if self._staged is None else self._staged
 
     @property
     def taken(self) -> list[str]:
@@ -89,21 +121,24 @@ class Weights:
         """Say where the host copies of streamed weights are."""
         return [live(self._host[spec.name]) for spec in self._plan.at(Place.STREAMED)]
 
-    def _fill(self, spec: WeightSpec, out: torch.Tensor) -> None:
-        rows = out.view(-1, spec.shape[-1]) if len(spec.shape) > 1 else out
-        for source in spec.sources:
-            part = rows[source.first_row : source.first_row + source.num_rows]
-            read_tensor(self._checkpoint, self._checkpoint.tensors[source.tensor], part.view(source.shape))
-
     def _seen_by_device(self, spec: WeightSpec, place: Place, flat: torch.Tensor) -> torch.Tensor:
         if place is Place.DEVICE:
             return flat
         if place is Place.HOST:
-            return self._memory.device_view(flat)
+            view: torch.Tensor = self._memory.device_view(flat)
+            if self._staged is not None:
+                self._staged.add(view)
+            return view
         schedule = self._plan.schedule
         if schedule is None or spec.layer is None:
             raise LoaderDefect(f"weight {spec.name!r} is streamed but stands in no layer of a schedule")
         return self._buffer_of(spec, schedule.layers.index(spec.layer) % schedule.steps)
+
+    def _staged_reads(self) -> StagedReads | None:
+        buffers = [buffer for buffer in self._plan.buffers if buffer.key.name_in_layer in (MATRIX, VECTOR)]
+        if not buffers:
+            return None
+        return StagedReads(self._memory, {buffer.key.name_in_layer: self._device[buffer.name] for buffer in buffers})
 
     def _buffer_of(self, spec: WeightSpec, slot: int) -> torch.Tensor:
         return self._device[buffer_name(slot, BufferKey.of(spec))]
@@ -129,18 +164,3 @@ def live(tensor: torch.Tensor) -> Live:
 def live_parameters(model: torch.nn.Module) -> Mapping[str, Live]:
     """Say where a model's parameters are, by name; a parameter that has several names is listed under each."""
     return {name: live(parameter) for name, parameter in model.named_parameters(remove_duplicate=False)}
-
-
-class _Span:
-    """An address range that numpy reads through the array interface; whoever holds the array holds the owner."""
-
-    def __init__(self, address: int, nbytes: int, owner: object) -> None:
-        self.owner = owner
-        self.__array_interface__ = {"data": (address, False), "shape": (nbytes,), "typestr": "|u1", "version": 3}
-
-
-def cpu_tensor_at(address: int, nbytes: int, owner: object) -> torch.Tensor:
-    """Make a flat uint8 tensor over host memory that keeps `owner` alive."""
-    if nbytes == 0:
-        return torch.empty(0, dtype=torch.uint8)
-    return torch.from_numpy(np.asarray(_Span(address, nbytes, owner)))

@@ -37,14 +37,27 @@ def read_tensor(checkpoint: Checkpoint, info: TensorInfo, out: Tensor) -> None:
     flat = out.detach().view(-1)
     if info.rope_heads:
         _read_rope_rows(checkpoint, info, flat)
-    elif out.device.type == "cpu" and FLOAT_DTYPES.get(info.stored_type) == _dtype_name(out):
-        checkpoint.read_into(info, 0, _memory(flat))
     else:
-        block = QUANTISED_BLOCKS.get(info.stored_type, (1, 1))[0]
-        step = CHUNK_ELEMENTS // block * block
-        for start in range(0, info.numel, step):
-            part = flat[start : start + step]
-            part.copy_(_values(checkpoint, info, start, part.numel()))
+        read_elements(checkpoint, info, 0, flat)
+
+
+def read_elements(checkpoint: Checkpoint, info: TensorInfo, first: int, flat: Tensor) -> None:
+    """Fill `flat` [N] with the elements of a readable tensor from element `first` on.
+
+    The tensor is in the order in which it is stored (no `rope_heads`); first and N are whole blocks if it is quantised.
+    """
+    if flat.device.type == "cpu" and FLOAT_DTYPES.get(info.stored_type) == _dtype_name(flat):
+        checkpoint.read_into(info, first * flat.itemsize, _memory(flat))
+        return
+    step = CHUNK_ELEMENTS // block_elements(info) * block_elements(info)
+    for start in range(0, flat.numel(), step):
+        part = flat[start : start + step]
+        part.copy_(_values(checkpoint, info, first + start, part.numel()))
+
+
+def block_elements(info: TensorInfo) -> int:
+    """How many elements are stored together and can only be read together."""
+    return QUANTISED_BLOCKS.get(info.stored_type, (1, 1))[0]
 
 
 def _read_rope_rows(checkpoint: Checkpoint, info: TensorInfo, flat: Tensor) -> None:

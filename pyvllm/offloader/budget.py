@@ -5,14 +5,18 @@ from decimal import Decimal
 
 from pyvllm.config.model import WeightSpec
 from pyvllm.offloader.base import in_plan_order
+from pyvllm.offloader.staging import staging_sizes
 from pyvllm.offloader.uva import UVAOffloader
 
 _GIB = 1024**3
 
 
-def smallest_cpu_offload_gb(specs: Sequence[WeightSpec], params: Sequence[str], device_bytes: int) -> str | None:
+def smallest_cpu_offload_gb(
+    specs: Sequence[WeightSpec], params: Sequence[str], device_bytes: int, *, has_staging: bool = False
+) -> str | None:
     """Find the smallest budget that leaves at most `device_bytes` of weights on the device.
 
+    has_staging: whether the device also needs buffers through which host weights pass.
     The answer is the shortest decimal that moves exactly the weights needed and no more, ready to be written into
     `cpu_offload_gb`; None when even all targeted weights would not be enough.
     """
@@ -20,11 +24,13 @@ def smallest_cpu_offload_gb(specs: Sequence[WeightSpec], params: Sequence[str], 
     if left <= device_bytes:
         return "0"
     targets = UVAOffloader(0, params)
-    moved = 0
+    moved, staged = 0, dict.fromkeys(staging_sizes(()), 0)
     for spec in in_plan_order(specs):
         if not targets.is_targeted(spec) or not spec.nbytes:
             continue
-        if left - moved - spec.nbytes <= device_bytes:
+        if has_staging:
+            staged = {name: max(size, staged[name]) for name, size in staging_sizes([spec]).items()}
+        if left - moved - spec.nbytes + sum(staged.values()) <= device_bytes:
             return shortest_gb(moved, moved + spec.nbytes)
         moved += spec.nbytes
     return None

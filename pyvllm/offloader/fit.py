@@ -137,7 +137,7 @@ def _candidates(need: _Need, capacity: Capacity, is_moe: bool) -> list[_Candidat
     found: list[_Candidate] = []
     if not capacity.uva_refusal:
         for params in (EXPERTS,) if is_moe else ((), *_embedding(need.specs)):
-            found += _uva(need, params)
+            found += _uva(need, params, has_staging=capacity.host_access is not None)
     if is_moe:
         return found
     # A pattern streams what has to leave and, to make room for its buffers, one more layer at least.
@@ -152,9 +152,9 @@ def _embedding(specs: Sequence[WeightSpec]) -> tuple[tuple[str, ...], ...]:
     return (EMBEDDING,) if any(spec.kind == "embedding" and not spec.aliases for spec in specs) else ()
 
 
-def _uva(need: _Need, params: tuple[str, ...]) -> list[_Candidate]:
+def _uva(need: _Need, params: tuple[str, ...], *, has_staging: bool) -> list[_Candidate]:
     """Give the smallest budget on some selectors, if any is enough."""
-    gb = smallest_cpu_offload_gb(need.specs, params, need.room)
+    gb = smallest_cpu_offload_gb(need.specs, params, need.room, has_staging=has_staging)
     if gb is None:
         return []
     offload = replace(need.base, uva=UVAOffloadConfig(float(gb), params))

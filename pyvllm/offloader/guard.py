@@ -52,7 +52,8 @@ def check_plan(plan: Plan) -> None:
 
 
 def _check_backend(plan: Plan) -> None:
-    reason = plan.capacity.uva_refusal
+    capacity, nbytes = plan.capacity, plan.bytes_at(Place.HOST)
+    reason = capacity.uva_refusal or (capacity.host_access and capacity.host_access.why_not_in_place(nbytes))
     if reason and plan.offload.resolved_backend == "uva":
         raise DoesNotFit(f"uva cannot be used on {plan.capacity.device_name}: {reason}; use prefetch")
 
@@ -130,7 +131,9 @@ def _remedy(plan: Plan, available: int, needed: int) -> str:
         other = plan.demand.beside_weights(plan.capacity)
         params = plan.offload.uva.cpu_offload_params
         specs = [item.spec for item in plan.placements]
-        smallest = smallest_cpu_offload_gb(specs, params, available - other)
+        smallest = smallest_cpu_offload_gb(
+            specs, params, available - other, has_staging=plan.capacity.host_access is not None
+        )
         chosen = f" with cpu_offload_params {list(params)}" if params else ""
         remedies.append(
             f"the smallest cpu_offload_gb that fits is {smallest}{chosen}"

@@ -9,9 +9,11 @@ from difflib import get_close_matches
 
 from pyvllm.config.model import WeightSpec
 from pyvllm.config.offload import OffloadConfig
+from pyvllm.memory.pinning import HostAccess
 from pyvllm.offloader.base import Offloader, Place, Placement, in_plan_order, selects
 from pyvllm.offloader.noop import NoopOffloader
 from pyvllm.offloader.prefetch import BufferKey, PrefetchOffloader, Schedule, buffer_name
+from pyvllm.offloader.staging import staging_sizes
 from pyvllm.offloader.summary import (
     bus_bytes_per_token,
     bus_fields,
@@ -29,7 +31,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A static device buffer of the prefetch backend."""
+    """A static device buffer: of the prefetch backend, or through which host weights pass on their way to many rows."""
 
     slot: int
     key: BufferKey
@@ -57,6 +59,12 @@ class Capacity:
     """Part of `device_bytes` that may be used; 1 for an explicit budget."""
     uva_refusal: str = ""
     """Why `uva` cannot be used on this device; empty where it can."""
+    device: str = "cpu"
+    """Which of pyvllm's memories it is: `cpu` or `cuda`."""
+    free_device_bytes: int | None = None
+    """What the device has free where `device_bytes` is a budget for weights; None where it is the same."""
+    host_access: HostAccess | None = None
+    """Of a device with memory of its own: how it may use the host's."""
 
     @property
     def usable_device_bytes(self) -> int | None:
@@ -117,7 +125,8 @@ class Plan:
     @property
     def device_parts(self) -> dict[str, int]:
         """What counts against the device's capacity, in bytes by name."""
-        parts = {"weights": self.bytes_at(Place.DEVICE), "prefetch buffers": self.buffer_bytes}
+        buffers = "prefetch buffers" if self.schedule is not None else "staging buffers"
+        parts = {"weights": self.bytes_at(Place.DEVICE), buffers: self.buffer_bytes}
         if self.capacity.is_weight_budget:
             return parts
         parts |= {"workspace": self.demand.workspace_bytes, "key-value cache": self.demand.kv_cache_bytes}
@@ -242,6 +251,8 @@ def make_plan(
     """
     placements = place_weights(specs, create_offloader(offload))
     schedule, buffers = _stream_layout(placements, offload)
+    if capacity.host_access is not None:
+        buffers += _staging_buffers(placements)
     selectors = offload.params if offload.is_offloading_enabled else ()
     unmatched = tuple(entry for entry in selectors if not any(selects(entry, spec) for spec in specs))
     plan = Plan(architecture, offload, placements, schedule, buffers, demand, capacity, unmatched, (), fit_reason)
@@ -266,6 +277,11 @@ def _stream_layout(
     sizes = {BufferKey.of(spec): spec.nbytes for spec in streamed}
     buffers = tuple(Buffer(slot, key, nbytes) for slot in range(steps) for key, nbytes in sizes.items())
     return Schedule(layers, steps), buffers
+
+
+def _staging_buffers(placements: Sequence[Placement]) -> tuple[Buffer, ...]:
+    sizes = staging_sizes(item.spec for item in placements if item.place is Place.HOST)
+    return tuple(Buffer(0, BufferKey(name, (nbytes,), "uint8"), nbytes) for name, nbytes in sizes.items() if nbytes)
 
 
 def _off_notes(offload: OffloadConfig) -> list[str]:
@@ -301,6 +317,10 @@ def _plan_warnings(plan: Plan) -> list[str]:
             f"{plan.capacity.device_name} has one memory pool: offload moves weights to another place in it and "
             "frees no memory"
         )
+    access, streamed = plan.capacity.host_access, plan.bytes_at(Place.STREAMED)
+    if access is not None and streamed and (reason := access.why_not_pinned(streamed)):
+        slower = "" if access.attributes.is_coherent else ", which is slower and holds the CPU up"
+        found.append(f"prefetch copies from pageable memory{slower}: {reason}")
     asked, host = plan.asked_host_bytes, plan.bytes_at(Place.HOST)
     if asked is not None and host < asked:
         found.append(f"cpu_offload_gb asks for {asked} bytes and all weights it may take are {host} bytes")

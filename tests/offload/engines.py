@@ -14,7 +14,7 @@ from pyvllm.core.request import Request
 from pyvllm.core.scheduler import Scheduled
 from pyvllm.engine.llm_engine import LLMEngine
 from pyvllm.memory.cpu import CpuMemory
-from pyvllm.model_loader.loader import cpu_tensor_at
+from pyvllm.model_loader.tensors import cpu_tensor_at
 from pyvllm.sampling_params import SamplingParams
 
 PROMPTS = ("The quick brown fox", "\x00\x7f zebra! 12345")

@@ -13,7 +13,7 @@ import torch
 from pyvllm.errors import DoesNotFit
 from pyvllm.memory.base import ALIGNMENT, REGION_BYTES, pack, region_bytes
 from pyvllm.memory.cpu import CpuMemory, _cgroup_rooms, host_room
-from pyvllm.model_loader.loader import cpu_tensor_at
+from pyvllm.model_loader.tensors import cpu_tensor_at
 
 
 def mapped_bytes(pool: str) -> int:
@@ -43,7 +43,9 @@ def test_both_pools_stand_in_the_process_map_under_their_names(memory):
 
 def test_an_allocation_beyond_the_device_limit_fails_with_the_numbers(memory):
     kept = memory.allocate("device", {"a": 600})
-    with pytest.raises(DoesNotFit, match="401 bytes more were asked for, 600 are taken and weight_budget_bytes allows 1000"):
+    with pytest.raises(
+        DoesNotFit, match="401 bytes more were asked for, 600 are taken and weight_budget_bytes allows 1000"
+    ):
         memory.allocate("device", {"b": 401})
     memory.allocate("device", {"b": 400})
     assert kept["a"].nbytes == 600
