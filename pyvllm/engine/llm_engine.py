@@ -12,8 +12,9 @@ from pyvllm.config.model import ModelConfig
 from pyvllm.core.kv_cache_manager import KVCacheManager
 from pyvllm.core.request import Request
 from pyvllm.core.scheduler import Scheduler
+from pyvllm.engine.devices import MakeMemory, release_caches
 from pyvllm.engine.engine_core import EngineCore, EngineRequest, Listener
-from pyvllm.engine.loading import LoadedModel, MakeMemory, cpu_memory, load_model
+from pyvllm.engine.loading import LoadedModel, load_model
 from pyvllm.engine.output_processor import OutputProcessor
 from pyvllm.engine.progress import Progress
 from pyvllm.errors import InvalidArgument
@@ -60,12 +61,13 @@ class LLMEngine:
 
     @classmethod
     def load(
-        cls, config: EngineConfig, progress: Progress | None = None, make_memory: MakeMemory = cpu_memory
+        cls, config: EngineConfig, progress: Progress | None = None, make_memory: MakeMemory | None = None
     ) -> "LLMEngine":
         """Plan a load, carry it out, recount, and start.
 
         progress: hears bytes done, bytes planned and a weight's name; false cancels. make_memory: builds the memory
-        from the device's limit in bytes. Raises InvalidArgument, ModelLoadError or Cancelled; nothing stays then.
+        from the device's limit in bytes; that of `config.device` by default. Raises InvalidArgument, ModelLoadError or
+        Cancelled; nothing stays then.
         """
         return cls(load_model(config, progress, make_memory))
 
@@ -153,8 +155,10 @@ class LLMEngine:
             self._is_stopping = True
             self._news.notify()
         self._thread.join()
-        self._model.memory.close()
+        memory = self._model.memory
+        memory.close()
         del self._model, self._core
+        release_caches(memory)
 
     def _tell(
         self, item: EngineRequest, texts: "queue.SimpleQueue[tuple[str, bool, int]]", on_text: OnText

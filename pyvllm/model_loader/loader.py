@@ -48,7 +48,8 @@ class Weights:
         self._taken: dict[str, torch.Tensor] = {}
         self._bytes_done = 0
         resident = {spec.name: spec.nbytes for spec in plan.at(Place.DEVICE)}
-        self._device: dict[str, torch.Tensor] = memory.allocate("device", resident | {buffer.name: buffer.nbytes for buffer in plan.buffers})
+        buffers = {buffer.name: buffer.nbytes for buffer in plan.buffers}
+        self._device: dict[str, torch.Tensor] = memory.allocate("device", resident | buffers)
         self._host = HostRegions(memory)
         try:
             away = [*plan.at(Place.HOST), *plan.at(Place.STREAMED)]
