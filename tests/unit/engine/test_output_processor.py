@@ -145,6 +145,13 @@ def test_a_character_begun_at_the_end_is_one_replacement_character():
     assert output.flush() == ""
 
 
+def test_a_stop_string_may_be_completed_by_the_replacement_character_at_the_end():
+    output = processor(stop=("a\ufffd",), max_tokens=2)
+    first_byte = next(i for i in range(256) if BYTE_LEVEL.piece(i) == b"\xf0")
+    assert deltas(output, [BYTE_LEVEL.encode("a")[0], first_byte]) == ["", "", ""]
+    assert output.finish_reason == "stop"
+
+
 def test_r150_an_emoji_of_four_tokens_streams_as_one_character():
     ids = SENTENCEPIECE.encode("🙂")[-4:]
     assert deltas(processor(SENTENCEPIECE), ids) == ["", "", "", "🙂", ""]

@@ -17,7 +17,7 @@ from tests.unit.tokenizer.vocabularies import (
 )
 
 EMOJI = "🙂👩\u200d👩\u200d👧 é你\ufffd"
-WORDS = ["ab", "##cd", "▁ab", "▁▁x", "a▁b", " .", "n't", "<0x41>", "<0xE9>", "<0xG1>", "é", "Ġthe", "  y "]
+WORDS = ["ab", "##cd", "▁ab", "▁▁x", "a▁b", " .", "n't", "<0x41>", "<0xE9>", "<0xG1>", "é", "Ġthe", "  y ", " "]
 LIBRARY_DECODERS = {
     "none": None,
     "ByteLevel": decoders.ByteLevel(),

@@ -94,6 +94,20 @@ def test_a_llama_vocabulary_gives_the_ids_of_sentencepiece(item):
     assert sentencepiece_tokenizer(add_bos_token=False).encode(item["text"]) == item["token_ids"]
 
 
+@pytest.mark.parametrize("item", sentencepiece_data()["items"], ids=lambda item: ascii(item["text"])[:30])
+def test_the_scores_of_a_llama_vocabulary_decide_and_not_the_order_of_its_ids(item):
+    data = sentencepiece_data()
+    backwards = {key: data[key][:3] + data[key][:2:-1] for key in ("tokens", "token_types", "scores")}
+    tokenizer = sentencepiece_tokenizer(
+        tokens=backwards["tokens"],
+        token_type=backwards["token_types"],
+        scores=backwards["scores"],
+        add_bos_token=False,
+    )
+    last = len(data["tokens"]) - 1
+    assert tokenizer.encode(item["text"]) == [last + 3 - token_id for token_id in item["token_ids"]]
+
+
 @pytest.mark.parametrize("pre", REFERENCES)
 @given(PROSE)
 def test_a_pre_tokenizer_gives_the_ids_of_the_hugging_face_tokenizer(pre, text):

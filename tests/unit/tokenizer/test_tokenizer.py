@@ -138,6 +138,14 @@ def test_r123_wrong_types_in_tokenizer_json_are_a_model_load_error(tmp_path, pla
         load_tokenizer(str(tmp_path))
 
 
+def test_r123_a_file_on_which_the_library_panics_is_a_model_load_error(tmp_path):
+    document = json.loads(byte_level_backend().to_str())
+    document["model"]["continuing_subword_prefix"] = "longer than any token"
+    (tmp_path / "tokenizer.json").write_text(json.dumps(document))
+    with pytest.raises(FormatError, match=r"^tokenizer\.json: range end index"):
+        load_tokenizer(str(tmp_path))
+
+
 LEAVES = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(max_size=3))
 NAMES = st.text(max_size=2)
 VALUES = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(NAMES, inner, max_size=2))
