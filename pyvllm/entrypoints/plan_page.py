@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-from pyvllm.entrypoints.plan_table import COLOURS, layer_bytes
+from pyvllm.entrypoints.plan_table import COLOURS, cut_mark, full_bar_bytes, layer_bytes
 from pyvllm.entrypoints.tables import (
     PLACES,
     Document,
@@ -21,11 +21,12 @@ _STYLE = """
 body { font: 14px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem; }
 h1 { font-size: 1.3rem; } h2 { font-size: 1.05rem; margin-top: 1.6rem; }
 table { border-collapse: collapse; } td, th { padding: .1rem .9rem .1rem 0; text-align: right; vertical-align: top; }
-td:first-child, th:first-child, #totals td { text-align: left; } #totals td:first-child { font-weight: 600; }
+td:first-child, th:first-child, #totals td { text-align: left; }
+#totals td:first-child { font-weight: 600; white-space: nowrap; }
 td, .bytes { font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }
 .key { display: inline-block; width: .9em; height: .9em; margin: 0 .35em 0 1em; vertical-align: -.1em; }
-.layer { position: relative; display: flex; align-items: center; height: 1.25rem; }
-.label { flex: 0 0 4.5rem; } .track { flex: 1 1 auto; height: .95rem; } .bytes { flex: 0 0 9rem; text-align: right; }
+.layer { position: relative; display: flex; align-items: center; min-height: 1.25rem; }
+.label { flex: 0 0 4.5rem; } .track { flex: 1 1 auto; height: .95rem; } .bytes { flex: 0 0 10rem; text-align: right; }
 .bar { display: flex; height: 100%; }
 .cell { box-sizing: border-box; min-width: 1px; border-right: 1px solid rgba(255, 255, 255, .45); }
 .tip { display: none; position: absolute; z-index: 1; left: 4.5rem; top: 100%; padding: .25rem .6rem; max-width: 90%;
@@ -38,11 +39,11 @@ td, .bytes { font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }
 def plan_page(document: Document, model: str) -> str:
     """Build the page: totals and the bus bound on top, then kinds, then a row for each layer.
 
-    A row's length is the layer's share of the largest, its parts are weights, their colour is the place; pointing at
-    one shows its name and bytes. The figures are the document's own, in `data-` attributes too.
+    A row's length is the layer's share of the largest decoder layer, its parts are weights, their colour is the place;
+    pointing at one shows its name and bytes. The figures are the document's own, in `data-` attributes too.
     """
     layers = document["by_layer"]
-    most = max((layer_bytes(layer) for layer in layers), default=0)
+    most = full_bar_bytes(document)
     weights: dict[int | None, list[Mapping[str, Any]]] = {}
     for weight in document["placements"]:
         weights.setdefault(weight["layer"], []).append(weight)
@@ -74,13 +75,13 @@ def _legend() -> str:
 
 def _layer(layer: Mapping[str, Any], weights: list[Mapping[str, Any]], most: int) -> str:
     total = layer_bytes(layer)
-    share = 100 * total / most if most else 0
+    share = 100 * min(total / most, 1) if most else 0
     sums = " ".join(f'data-{place}-bytes="{layer[f"{place}_bytes"]}"' for place in PLACES)
     cells = "".join(map(_cell, weights))
     return (
         f'<div class="layer" data-layer="{layer_title(layer)}" {sums}><span class="label">{layer_title(layer)}</span>'
         f'<span class="track"><span class="bar" style="width: {share:.4f}%">{cells}</span></span>'
-        f'<span class="bytes">{total:,}</span></div>'
+        f'<span class="bytes">{total:,}{cut_mark(layer, most)}</span></div>'
     )
 
 

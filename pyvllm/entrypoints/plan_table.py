@@ -68,12 +68,13 @@ def _print_bars(console: "Console", document: Document) -> None:
     for place in PLACES:
         legend.append("█ ", COLOURS[place]).append(f"{place}  ")
     console.print(legend)
-    most = max((layer_bytes(layer) for layer in document["by_layer"]), default=0)
+    most = full_bar_bytes(document)
     for layer in document["by_layer"]:
         line = Text(f"{layer_title(layer):<10}")
         for place, cells in bar_cells(layer, most).items():
             line.append("█" * cells, COLOURS[place])
-        console.print(line.append(f" {layer_bytes(layer):,}"), overflow="ellipsis", no_wrap=True)
+        line.append(cut_mark(layer, most)).append(f" {layer_bytes(layer):,}")
+        console.print(line, overflow="ellipsis", no_wrap=True)
 
 
 def layer_bytes(layer: Mapping[str, Any]) -> int:
@@ -81,12 +82,24 @@ def layer_bytes(layer: Mapping[str, Any]) -> int:
     return sum(layer[f"{place}_bytes"] for place in PLACES)
 
 
+def full_bar_bytes(document: Document) -> int:
+    """Say how many bytes fill a bar: those of the largest decoder layer, beside which the embedding may be huge."""
+    sizes = {layer["layer"]: layer_bytes(layer) for layer in document["by_layer"]}
+    outside = sizes.pop(None, 0)
+    return max(sizes.values(), default=outside)
+
+
+def cut_mark(layer: Mapping[str, Any], most: int) -> str:
+    """Mark a bar that would be longer than a full one."""
+    return f" (bar cut: {layer_bytes(layer) / most:.1f} times as long)" if most and layer_bytes(layer) > most else ""
+
+
 def bar_cells(layer: Mapping[str, Any], most: int, width: int = BAR_WIDTH) -> dict[str, int]:
-    """Share a bar of at most `width` cells out among the places of a layer; `most` bytes fill it.
+    """Share a bar of at most `width` cells out among the places of a layer; `most` bytes fill it, and more fill it too.
 
     The ends of the parts are rounded, not their lengths, so that bars of equal bytes are of equal length.
     """
-    cells, end, done = {}, 0, 0
+    cells, end, done, most = {}, 0, 0, max(most, layer_bytes(layer))
     for place in PLACES:
         done += layer[f"{place}_bytes"]
         cells[place] = round(width * done / most) - end if most else 0

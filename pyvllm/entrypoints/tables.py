@@ -5,6 +5,7 @@ from shlex import quote
 from typing import Any
 
 PLACES = ("device", "host", "streamed")
+_PLACE_TITLES = ("on device", "on host", "streamed")
 _OTHERS = ("buffer", "kv_cache", "workspace")
 
 #: What the kinds of weight are called in tables.
@@ -112,7 +113,7 @@ def place_rows(document: Document) -> Rows:
 
 def kind_rows(document: Document) -> Rows:
     """Give the bytes of each kind of weight, by place."""
-    rows = [["kind", "weights", *(f"on {place}" for place in PLACES), "bus per token"]]
+    rows = [["kind", "weights", *_PLACE_TITLES, "bus per token"]]
     for kind in document["by_kind"]:
         title = KIND_TITLES.get(kind["kind"], kind["kind"])
         rows.append([title, f"{kind['count']:,}", *_bytes_of(kind), f"{kind['bus_bytes_per_token']['expected']:,}"])
@@ -121,7 +122,7 @@ def kind_rows(document: Document) -> Rows:
 
 def layer_rows(document: Document) -> Rows:
     """Give the bytes of each layer, by place."""
-    rows = [["layer", *(f"on {place}" for place in PLACES), "bus per token"]]
+    rows = [["layer", *_PLACE_TITLES, "bus per token"]]
     for layer in document["by_layer"]:
         rows.append([layer_title(layer), *_bytes_of(layer), f"{layer['bus_bytes_per_token']['expected']:,}"])
     return rows
@@ -143,7 +144,7 @@ def name_rows(document: Document) -> Rows:
         name, layer = weight["name"], weight["layer"]
         shared = name if layer is None else name.replace(f".{layer}.", ".*.", 1)
         names.setdefault(shared, {place: [] for place in PLACES})[weight["place"]].append(weight["bytes"])
-    rows = [["weight", *(f"on {place}" for place in PLACES)]]
+    rows = [["weight", *_PLACE_TITLES]]
     for name, places in names.items():
         rows.append([name, *(f"{len(sizes)}: {sum(sizes):,}" if sizes else "-" for sizes in places.values())])
     return rows
