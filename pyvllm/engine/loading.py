@@ -68,6 +68,9 @@ def load_model(config: EngineConfig, progress: Progress | None, make_memory: Mak
         raise
     try:
         torch.set_num_threads(_num_threads(config))
+        if prepared.plan.fit_reason is not None:
+            same = prepared.plan.offload.to_short_json()
+            logger.info(f"device_fit: {prepared.plan.fit_reason}; the same plan: offload_config {same}")
         for text in prepared.plan.warnings:
             # The configuration's own warning was printed when it was read.
             if text not in config.offload.warnings:

@@ -13,7 +13,7 @@ from pyvllm.errors import DoesNotFit, InvalidArgument, ModelLoadError
 from pyvllm.memory.base import Room
 from pyvllm.memory.cpu import host_room
 from pyvllm.memory.cuda import device_facts, probe
-from pyvllm.memory.pinning import HostAccess, read_environment
+from pyvllm.memory.pinning import DeviceAttributes, Environment, HostAccess, read_environment
 from pyvllm.model_loader.checkpoint import Checkpoint, ModelSource, open_model
 from pyvllm.model_loader.coverage import check_tensors
 from pyvllm.models.registry import ModelEntry, lookup
@@ -54,9 +54,22 @@ class Prepared:
     plan: Plan
 
 
+#: How an assumed device uses host memory: as a graphics card in a slot does, without limits on pinning.
+_ORDINARY_ACCESS = HostAccess(
+    DeviceAttributes(
+        is_integrated=False,
+        can_map_host_memory=True,
+        has_unified_addressing=True,
+        reads_pageable_memory=False,
+        uses_host_page_tables=False,
+    ),
+    Environment(),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class AssumedRoom:
-    """A device that is not here: a plan can be made for it, a load cannot."""
+    """A CUDA device that is not here: a plan can be made for it, a load cannot."""
 
     device_bytes: int | None = None
     """Free bytes of a device with memory of its own; None asks this machine's device."""
@@ -159,12 +172,13 @@ def _dtype(config: EngineConfig, checkpoint: Checkpoint) -> str:
         return config.dtype
     if checkpoint.is_quantised:
         return "bfloat16"
-    if checkpoint.stored_dtype not in DTYPE_BYTES:
+    stored = checkpoint.stored_dtype
+    if stored is None or stored not in DTYPE_BYTES:
         raise ModelLoadError(
-            f"the checkpoint's tensors are stored as {checkpoint.stored_dtype}; name the dtype to load them as, one of "
+            f"the checkpoint's tensors are stored as {stored}; name the dtype to load them as, one of "
             f"{', '.join(DTYPE_BYTES)}"
         )
-    return checkpoint.stored_dtype
+    return stored
 
 
 def _cache_blocks(config: EngineConfig, bytes_per_token: int, max_model_len: int, spare_bytes: int) -> int:
@@ -235,8 +249,17 @@ def _capacity(config: EngineConfig, assumed: AssumedRoom) -> Capacity:
             raise InvalidArgument(
                 "--device-bytes and vllm_cpp.device_fit.weight_budget_bytes both say what the device has; give one"
             )
-        name, source = "the assumed device", "--device-bytes"
-        return Capacity(assumed.device_bytes, room.nbytes, name, source, room.source, False, fraction)
+        return Capacity(
+            assumed.device_bytes,
+            room.nbytes,
+            "the assumed device",
+            "--device-bytes",
+            room.source,
+            is_one_pool=False,
+            usable_fraction=fraction,
+            device="cuda",
+            host_access=_ORDINARY_ACCESS,
+        )
     if resolve_device(config.device) == "cuda":
         return _cuda_capacity(config, room)
     if budget is not None:
