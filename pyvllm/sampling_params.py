@@ -1,14 +1,52 @@
 """How the next token is chosen: the fields of `vllm_sampling_params`, under vLLM's names."""
 
+import json
 from dataclasses import dataclass, field
 from math import isfinite
 
 from pyvllm.errors import InvalidArgument
 
+_STRUCTURED = ("json", "regex", "choice", "grammar", "json_object")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StructuredOutputsParams:
+    """What an answer must look like; exactly one field is given."""
+
+    json: str | None = None
+    """A JSON schema, as text."""
+    regex: str | None = None
+    choice: tuple[str, ...] | None = None
+    """The answer is one of these strings."""
+    grammar: str | None = None
+    """A context-free grammar in GBNF (llama.cpp) or Lark notation."""
+    json_object: bool = False
+    """Any JSON object."""
+
+    def __post_init__(self) -> None:
+        given = [name for name in _STRUCTURED if getattr(self, name) not in (None, False)]
+        if len(given) != 1:
+            raise InvalidArgument(f"exactly one structured output may be given, got {', '.join(given) or 'none'}")
+        value = getattr(self, given[0])
+        if given[0] == "choice":
+            choices = tuple(value) if isinstance(value, list | tuple) else ()
+            if not choices or not all(isinstance(text, str) and text for text in choices):
+                raise InvalidArgument(f"structured output 'choice' must be a list of non-empty strings, got {value!r}")
+            object.__setattr__(self, "choice", choices)
+        elif given[0] != "json_object" and (not isinstance(value, str) or not value):
+            raise InvalidArgument(f"structured output {given[0]!r} must be a non-empty string, got {value!r}")
+
+    @property
+    def given(self) -> tuple[str, str]:
+        """The field that is given, and its value as text (a choice as a JSON array)."""
+        name = next(name for name in _STRUCTURED if getattr(self, name) not in (None, False))
+        value = getattr(self, name)
+        return name, json.dumps(list(value)) if name == "choice" else str(value)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """One request's sampling. A field that this version cannot serve is refused by name and value."""
+    """One request's sampling. Raises InvalidArgument, naming field and value, for what is out of range."""
 
     temperature: float = 1.0
     """Divides the logits; 0 or less is greedy."""
@@ -23,13 +61,24 @@ class SamplingParams:
     seed: int | None = None
     """Makes sampling repeatable; None draws a new seed."""
     presence_penalty: float = 0.0
+    """Subtracted from the logits of tokens that the answer has; in [-2, 2]."""
     frequency_penalty: float = 0.0
+    """Subtracted once for each time that the answer has the token; in [-2, 2]."""
     repetition_penalty: float = 1.0
+    """Divides the positive logits, multiplies the negative ones, of tokens of prompt and answer; above 0, 1 is off."""
     min_tokens: int = 0
+    """Tokens before an end-of-sequence token or a stop string may end the answer."""
     ignore_eos: bool = False
     """Go on after an end-of-sequence token."""
     stop: tuple[str, ...] = field(default=())
     """Strings that end the text; they are not part of it."""
+    structured_outputs: StructuredOutputsParams | None = None
+    """What the answer must look like."""
+
+    @property
+    def has_penalties(self) -> bool:
+        """Whether what was said already is penalised."""
+        return bool(self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1)
 
     def __post_init__(self) -> None:
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
@@ -48,11 +97,18 @@ class SamplingParams:
         _require(self.max_tokens >= 1, "max_tokens", self.max_tokens, "at least 1")
         _require(self.seed is None or 0 <= self.seed < 2**64, "seed", self.seed, "in [0, 2^64)")
         _require(all(isinstance(text, str) and text for text in stop), "stop", list(stop), "non-empty strings")
-        for name, default in (("presence_penalty", 0), ("frequency_penalty", 0), ("repetition_penalty", 1)):
-            _require(
-                getattr(self, name) == default, name, getattr(self, name), f"{default}: penalties are not supported yet"
-            )
-        _require(self.min_tokens == 0, "min_tokens", self.min_tokens, "0: a minimum is not supported yet")
+        for name in ("presence_penalty", "frequency_penalty"):
+            _require(-2 <= getattr(self, name) <= 2, name, getattr(self, name), "in [-2, 2]")
+        _require(self.repetition_penalty > 0, "repetition_penalty", self.repetition_penalty, "above 0")
+        _require(
+            0 <= self.min_tokens <= self.max_tokens,
+            "min_tokens",
+            self.min_tokens,
+            f"from 0 to max_tokens ({self.max_tokens})",
+        )
+        structured = self.structured_outputs
+        if structured is not None and not isinstance(structured, StructuredOutputsParams):
+            raise InvalidArgument(f"structured_outputs must be StructuredOutputsParams, got {structured!r}")
 
 
 def _require(condition: bool, name: str, value: object, rule: str) -> None:

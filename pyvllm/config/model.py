@@ -205,6 +205,9 @@ def model_config(document: Mapping[str, object], origin: str) -> ModelConfig:
     for name in _REFUSED_FIELDS:
         if document.get(name) is not None:
             raise ModelLoadError(f"{origin}: '{name}' is not supported; give a checkpoint of plain weights")
+    if document.get("partial_rotary_factor") not in (None, 1):
+        found = document["partial_rotary_factor"]
+        raise ModelLoadError(f"{origin}: 'partial_rotary_factor' {found!r} is not supported; supported: 1")
     get = _Fields(document, origin)
     heads = get.integer("num_attention_heads", high=65_536)
     hidden = get.integer("hidden_size", high=2**24)
@@ -275,7 +278,9 @@ def _rope(get: _Fields) -> tuple[float, Mapping[str, object] | None]:
 
 
 def _sliding_window(get: _Fields) -> int | None:
-    if get.document.get("sliding_window") is None or not get.boolean("use_sliding_window", True):
+    # Qwen's configurations name a window that is off unless `use_sliding_window` says otherwise.
+    is_used = not architecture_of(get.document, get.origin).startswith("Qwen")
+    if get.document.get("sliding_window") is None or not get.boolean("use_sliding_window", is_used):
         return None
     return get.integer("sliding_window")
 

@@ -9,8 +9,7 @@ from pyvllm.core.request import Request
 from pyvllm.core.scheduler import Scheduled, Scheduler
 from pyvllm.engine.output_processor import OutputProcessor
 from pyvllm.errors import GenerationError, VllmError
-from pyvllm.sample.batch import sample_batch
-from pyvllm.sample.sampler import Sampler
+from pyvllm.sample.batch import RequestSampler, choose_tokens
 from pyvllm.worker.model_runner import ModelRunner
 
 #: Hears new text, whether it is the last, and how many tokens there are now. Called on the engine thread: be quick.
@@ -20,7 +19,9 @@ Listener = Callable[[str, bool, int], None]
 class EngineRequest:
     """A submitted request: what its caller may ask, and what the engine thread keeps for it."""
 
-    def __init__(self, request: Request, output: OutputProcessor, sampler: Sampler, listener: Listener | None) -> None:
+    def __init__(
+        self, request: Request, output: OutputProcessor, sampler: RequestSampler, listener: Listener | None
+    ) -> None:
         """Take the parts; the engine makes it."""
         self.request = request
         self.output = output
@@ -112,7 +113,7 @@ class EngineCore:
             return
         rows = hidden if len(choosing) == len(ending) else hidden[choosing]
         chosen = [ending[row] for row in choosing]
-        tokens = sample_batch(self.runner.compute_logits(rows), [item.sampler for item in chosen])
+        tokens = choose_tokens(self.runner.compute_logits(rows), [item.sampler for item in chosen])
         for item, token in zip(chosen, tokens, strict=True):
             if isinstance(token, GenerationError):
                 self._end(item, None, error=token)
@@ -123,6 +124,8 @@ class EngineCore:
         item.request.output_token_ids.append(token_id)
         text = item.output.push(token_id)
         reason = item.output.finish_reason
+        if reason is None and item.sampler.is_complete:
+            reason, text = "stop", text + item.output.flush()
         if reason is None and item.request.num_tokens >= self._max_model_len:
             reason, text = "length", text + item.output.flush()
         if reason is None:

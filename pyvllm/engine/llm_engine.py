@@ -17,8 +17,9 @@ from pyvllm.engine.engine_core import EngineCore, EngineRequest, Listener
 from pyvllm.engine.loading import LoadedModel, load_model
 from pyvllm.engine.output_processor import OutputProcessor
 from pyvllm.engine.progress import Progress
+from pyvllm.engine.request_sampling import SamplerFactory
 from pyvllm.errors import InvalidArgument
-from pyvllm.sample.sampler import Sampler
+from pyvllm.sample.adjust import LogitsProcessor
 from pyvllm.sampling_params import SamplingParams
 
 #: Hears new text and whether it is the last; false stops the generation.
@@ -49,6 +50,7 @@ class LLMEngine:
         manager = KVCacheManager(sizes.num_blocks, sizes.block_size, sizes.enable_prefix_caching)
         scheduler = Scheduler(manager, sizes.max_num_seqs, sizes.max_num_batched_tokens, sizes.scheduling_policy)
         self._core = EngineCore(scheduler, model.runner, prepared.max_model_len)
+        self._samplers = SamplerFactory(model.tokenizer)
         self._ids = count()
         self._idle = threading.Condition()
         self._callers: list[int] = []
@@ -97,17 +99,20 @@ class LLMEngine:
         *,
         priority: int = 0,
         needs_hidden: bool = False,
+        logits_processors: Sequence[LogitsProcessor] = (),
     ) -> EngineRequest:
         """Queue a prompt and return at once.
 
         prompt: text or token ids. listener: hears new text on the engine thread. priority: smaller is served earlier
-        under the `priority` policy. needs_hidden: compute the prompt's last hidden state instead of an answer. Raises
-        InvalidArgument for a prompt that is empty, too long or out of the vocabulary.
+        under the `priority` policy. needs_hidden: compute the prompt's last hidden state instead of an answer.
+        logits_processors: change the logits before each token is chosen, on the engine thread. Raises InvalidArgument
+        for a prompt that is empty, too long or out of the vocabulary, and for a grammar that cannot be compiled.
         """
         prompt_token_ids = self._prompt_token_ids(prompt)
         request = Request(next(self._ids), prompt_token_ids, params, priority, needs_hidden)
         output = OutputProcessor(self.tokenizer, params, self.tokenizer.eos_token_ids, prompt_token_ids)
-        item = EngineRequest(request, output, Sampler(params), listener)
+        sampler = self._samplers.make(params, prompt_token_ids, request.output_token_ids, logits_processors)
+        item = EngineRequest(request, output, sampler, listener)
         with self._news:
             if self._is_stopping:
                 raise InvalidArgument("the engine is closed")
@@ -122,7 +127,11 @@ class LLMEngine:
             self._news.notify()
 
     def generate(
-        self, prompt: str | Sequence[int], params: SamplingParams, on_text: OnText | None = None
+        self,
+        prompt: str | Sequence[int],
+        params: SamplingParams,
+        on_text: OnText | None = None,
+        logits_processors: Sequence[LogitsProcessor] = (),
     ) -> Completion:
         """Answer one prompt and wait for it.
 
@@ -132,11 +141,11 @@ class LLMEngine:
         """
         with self._call():
             if on_text is None:
-                item = self.submit(prompt, params)
+                item = self.submit(prompt, params, logits_processors=logits_processors)
                 item.wait()
                 return _completion(item)
             texts: queue.SimpleQueue[tuple[str, bool, int]] = queue.SimpleQueue()
-            item = self.submit(prompt, params, lambda *news: texts.put(news))
+            item = self.submit(prompt, params, lambda *news: texts.put(news), logits_processors=logits_processors)
             return self._tell(item, texts, on_text)
 
     def close(self) -> None:

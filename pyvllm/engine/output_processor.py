@@ -30,6 +30,7 @@ class OutputProcessor:
         self._detokenizer = tokenizer.detokenizer(continuation=shown)
         self._stop = _StopStrings(params.stop)
         self._max_tokens = params.max_tokens
+        self._min_tokens = params.min_tokens
         self._eos_token_ids = frozenset() if params.ignore_eos else eos_token_ids
         self._shown: list[str] = []
         self._flushed = False
@@ -53,7 +54,11 @@ class OutputProcessor:
         if token_id in self._eos_token_ids:
             self.finish_reason = "stop"
             return self.flush()
-        text = self._show(self._stop.push(self._detokenizer.push(token_id)))
+        text = self._detokenizer.push(token_id)
+        # Text of the first min_tokens tokens cannot end the answer, as in vLLM.
+        if len(self.token_ids) > self._min_tokens:
+            text = self._stop.push(text)
+        text = self._show(text)
         if self._stop.matched is None and len(self.token_ids) >= self._max_tokens:
             self.finish_reason = "length"
             return text + self.flush()

@@ -6,23 +6,52 @@ from math import isfinite
 import torch
 
 from pyvllm.errors import GenerationError
+from pyvllm.sample.adjust import LogitsAdjuster
 from pyvllm.sample.sampler import Sampler
 
 
-def sample_batch(logits: torch.Tensor, samplers: Sequence[Sampler]) -> list[int | GenerationError]:
+class RequestSampler:
+    """How one request chooses: what changes its logits, if anything, and how a token is drawn from them."""
+
+    def __init__(self, sampler: Sampler, adjuster: LogitsAdjuster | None, output_token_ids: list[int]) -> None:
+        """Take the parts. output_token_ids: the answer so far, a list that its owner extends."""
+        self._sampler = sampler
+        self._adjuster = adjuster
+        self._output_token_ids = output_token_ids
+
+    @property
+    def is_argmax(self) -> bool:
+        """Whether the token with the highest logit is chosen, whatever the answer so far."""
+        return self._adjuster is None and self._sampler.is_greedy
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether a structured output has ended with the last chosen token."""
+        return self._adjuster is not None and self._adjuster.is_complete
+
+    def choose(self, logits: torch.Tensor) -> int:
+        """Choose from logits [V]. Raises GenerationError."""
+        if self._adjuster is None:
+            return self._sampler.sample(logits)
+        token_id = self._sampler.sample(self._adjuster.adjust(logits, self._output_token_ids))
+        self._adjuster.accept(token_id)
+        return token_id
+
+
+def choose_tokens(logits: torch.Tensor, samplers: Sequence[RequestSampler]) -> list[int | GenerationError]:
     """Choose a token for each row, or give the error of that row alone.
 
-    logits: [N, V], any float dtype; samplers: one for each row. Plainly greedy rows are chosen in one operation.
+    logits: [N, V], any float dtype; samplers: one for each row. Rows that take the highest logit are chosen at once.
     """
     best, ids = logits.max(dim=-1)
     chosen: list[int | GenerationError] = []
     for row, (sampler, highest, token_id) in enumerate(zip(samplers, best.tolist(), ids.tolist(), strict=True)):
         # A row with NaN has a NaN maximum: the sampler says what is wrong with it.
-        if sampler.is_greedy and isfinite(highest):
+        if sampler.is_argmax and isfinite(highest):
             chosen.append(token_id)
             continue
         try:
-            chosen.append(sampler.sample(logits[row]))
+            chosen.append(sampler.choose(logits[row]))
         except GenerationError as error:
             chosen.append(error)
     return chosen

@@ -1,0 +1,77 @@
+"""What changes a request's logits before a token is chosen: its own processors, penalties, and a minimum length."""
+
+from collections.abc import Callable, Collection, Sequence
+
+import torch
+
+from pyvllm.sample.structured import StructuredOutput
+from pyvllm.sampling_params import SamplingParams
+
+#: Hears the tokens of the answer so far and changes the logits [V] float32 in place.
+LogitsProcessor = Callable[[list[int], torch.Tensor], None]
+
+
+class LogitsAdjuster:
+    """One request's changes, in this order: processors, minimum length, penalties, structured output.
+
+    The grammar comes last, so that nothing before it can make a token possible that it forbids.
+    """
+
+    def __init__(
+        self,
+        params: SamplingParams,
+        prompt_token_ids: Sequence[int],
+        eos_token_ids: Collection[int],
+        processors: Sequence[LogitsProcessor] = (),
+        structured: StructuredOutput | None = None,
+    ) -> None:
+        """Take the request's settings. eos_token_ids: what may not come before `min_tokens` tokens."""
+        self._params = params
+        self._prompt = torch.tensor(sorted(set(prompt_token_ids)), dtype=torch.int64)
+        self._eos = torch.tensor(sorted(eos_token_ids), dtype=torch.int64)
+        self._processors = processors
+        self._structured = structured
+
+    @classmethod
+    def needed(cls, params: SamplingParams, processors: Sequence[LogitsProcessor]) -> bool:
+        """Whether a request changes its logits at all."""
+        return bool(processors or params.min_tokens or params.has_penalties or params.structured_outputs)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the structured output has ended, so that nothing may follow."""
+        return self._structured is not None and self._structured.is_complete
+
+    def adjust(self, logits: torch.Tensor, output_token_ids: list[int]) -> torch.Tensor:
+        """Give the changed logits [V], float32 on the CPU; the argument stays as it is."""
+        scores = logits.detach().to(device="cpu", dtype=torch.float32, copy=True)
+        for process in self._processors:
+            process(output_token_ids, scores)
+        if len(output_token_ids) < self._params.min_tokens:
+            scores[self._eos[self._eos < scores.numel()]] = float("-inf")
+        if self._params.has_penalties:
+            self._penalise(scores, output_token_ids)
+        if self._structured is not None:
+            self._structured.mask(scores)
+        return scores
+
+    def accept(self, token_id: int) -> None:
+        """Tell the grammar which token was chosen."""
+        if self._structured is not None:
+            self._structured.accept(token_id)
+
+    def _penalise(self, scores: torch.Tensor, output_token_ids: list[int]) -> None:
+        """Lower what was said already.
+
+        Repetition divides positive logits, and multiplies negative ones, of tokens of prompt and answer; presence and
+        frequency subtract from tokens of the answer. Source: Keskar et al. 2019, section 4.1 (repetition); the OpenAI
+        API reference, "Frequency and presence penalties"; the order is vLLM's `apply_penalties`.
+        """
+        params = self._params
+        output, counts = torch.tensor(output_token_ids, dtype=torch.int64).unique(return_counts=True)
+        if params.repetition_penalty != 1:
+            seen = torch.cat((self._prompt, output)).unique()
+            values = scores[seen]
+            penalty = params.repetition_penalty
+            scores[seen] = torch.where(values > 0, values / penalty, values * penalty)
+        scores[output] -= params.frequency_penalty * counts.to(torch.float32) + params.presence_penalty
