@@ -43,7 +43,7 @@ class LoadedModel:
         plan = self.prepared.plan
         places, measured = recount(
             plan.architecture,
-            live_parameters(self.runner.model),
+            live_parameters(self.runner.model.named_parameters(remove_duplicate=False)),
             self.weights.live_sources(),
             self.weights.live_buffers(),
             self.memory.regions(),

@@ -1,6 +1,6 @@
 """Carries a plan out: an architecture takes each of its parameters here, and gets it filled, in its planned place."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import prod
 
 import torch
@@ -162,6 +162,6 @@ def live(tensor: torch.Tensor) -> Live:
     return Live(tensor.data_ptr(), tensor.nbytes)
 
 
-def live_parameters(model: torch.nn.Module) -> Mapping[str, Live]:
+def live_parameters(parameters: Iterable[tuple[str, torch.Tensor]]) -> Mapping[str, Live]:
     """Say where a model's parameters are, by name; a parameter that has several names is listed under each."""
-    return {name: live(parameter) for name, parameter in model.named_parameters(remove_duplicate=False)}
+    return {name: live(parameter) for name, parameter in parameters}

@@ -30,6 +30,8 @@ class CausalLM(Protocol):
         """Return [N, V] for hidden states [N, E]."""
         ...
 
-    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Give every parameter once, under its WeightSpec's name."""
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Parameter]]:
+        """Give every parameter once, under its WeightSpec's name; with duplicates, a tied one under all its names."""
         ...

@@ -68,9 +68,9 @@ class LogitsAdjuster:
         API reference, "Frequency and presence penalties"; the order is vLLM's `apply_penalties`.
         """
         params = self._params
-        output, counts = torch.tensor(output_token_ids, dtype=torch.int64).unique(return_counts=True)
+        output, counts = torch.unique(torch.tensor(output_token_ids, dtype=torch.int64), return_counts=True)
         if params.repetition_penalty != 1:
-            seen = torch.cat((self._prompt, output)).unique()
+            seen = torch.unique(torch.cat((self._prompt, output)))
             values = scores[seen]
             penalty = params.repetition_penalty
             scores[seen] = torch.where(values > 0, values / penalty, values * penalty)
