@@ -119,10 +119,11 @@ def _tokenizer(prepared: Prepared) -> Tokenizer:
         tokenizer = tokenizer_from_gguf(metadata, override)
     else:
         tokenizer = load_tokenizer(prepared.source.path, override)
-    if tokenizer.num_ids > prepared.model_config.vocab_size:
-        raise ModelLoadError(
-            f"{prepared.source.name}: the tokenizer has {tokenizer.num_ids} ids and the model's vocab_size is "
-            f"{prepared.model_config.vocab_size}"
+    vocab = prepared.model_config.vocab_size
+    if tokenizer.num_ids > vocab:
+        # Community checkpoints carry an added padding token or two; a prompt that uses one is refused by itself.
+        logger.warning(
+            f"{prepared.source.name}: the tokenizer has {tokenizer.num_ids} ids and the model's vocab_size is {vocab}"
         )
     return tokenizer
 
