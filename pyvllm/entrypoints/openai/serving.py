@@ -1,17 +1,18 @@
-"""Requests in turn: between the event loop and the engine.
+"""Requests between the event loop and the engine.
 
-One thread generates, in the order of arrival, so the event loop never waits for a model. A request whose client has
-gone stops at its next token.
+The engine computes on its own thread and answers many requests in one step; prompts are tokenised on another, so the
+event loop never waits for either. A request whose client has gone stops after the step that runs.
 """
 
 import asyncio
-import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from uuid import uuid4
 
 from pyvllm import logger
+from pyvllm.engine.engine_core import EngineRequest
 from pyvllm.engine.llm_engine import LLMEngine
 from pyvllm.entrypoints.openai.protocol import (
     ApiError,
@@ -21,9 +22,9 @@ from pyvllm.entrypoints.openai.protocol import (
     completion_body,
     parse_completion,
 )
-from pyvllm.errors import GenerationError, InvalidArgument
+from pyvllm.errors import InvalidArgument
 
-#: Requests that run or wait; each may hold a body of 16 MiB.
+#: HTTP requests that run or wait; each may hold a body of 16 MiB.
 MAX_WAITING = 256
 
 #: Names of unknown request fields that are worth a line each; a client could invent more without end.
@@ -38,7 +39,7 @@ class CompletionService:
         self.names = tuple(names)
         self.max_model_len = engine.max_model_len
         self._engine = engine
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="generate")
+        self._tokenising = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tokenise")
         self._created = int(time.time())
         self._waiting: set[asyncio.Event] = set()
         self._names_logged: set[str] = set()
@@ -62,52 +63,59 @@ class CompletionService:
             raise ApiError(503, "ServiceUnavailableError", f"{MAX_WAITING} requests are waiting; try again later")
         self._waiting.add(gone)
         try:
-            answer = await self._in_thread(request, gone)
+            return self._body(request, await self._answers(request, gone))
         finally:
             self._waiting.remove(gone)
-        if answer is None:
-            raise ApiError(503, "ServiceUnavailableError", "the request was stopped: the server is shutting down")
-        return answer
 
     def abort(self) -> None:
-        """Stop every request, running or waiting, at its next token; from the event loop only."""
+        """Stop every request, running or waiting; from the event loop only."""
         for gone in self._waiting:
             gone.set()
 
     def close(self) -> None:
-        """Wait for the running request, drop the waiting ones and free the engine."""
-        self._thread.shutdown(wait=True, cancel_futures=True)
+        """Drop what is still waiting and free the engine."""
+        self._tokenising.shutdown(wait=True, cancel_futures=True)
         self._engine.close()
 
-    async def _in_thread(self, request: CompletionRequest, gone: asyncio.Event) -> dict[str, object] | None:
-        stop = threading.Event()
-        work = asyncio.get_running_loop().run_in_executor(self._thread, self._generate, request, stop)
-        watch = asyncio.create_task(gone.wait())
+    async def _answers(self, request: CompletionRequest, gone: asyncio.Event) -> list[EngineRequest]:
+        """Submit every prompt of a request and wait for all answers, or until nobody does."""
+        count = _Countdown(len(request.prompts) * request.n)
+        waits = [asyncio.create_task(event.wait()) for event in (count.is_over, gone)]
+        items: list[EngineRequest] = []
         try:
-            await asyncio.wait((work, watch), return_when=asyncio.FIRST_COMPLETED)
-            if not work.done():
-                stop.set()
-            return await work
+            await count.loop.run_in_executor(self._tokenising, self._submit, request, items, count)
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            stop.set()
-            watch.cancel()
+            for wait in waits:
+                wait.cancel()
+            for item in items:
+                self._engine.cancel(item)
+        if not count.is_over.is_set():
+            raise ApiError(503, "ServiceUnavailableError", "the request was stopped: the server is shutting down")
+        return items
 
-    def _generate(self, request: CompletionRequest, stop: threading.Event) -> dict[str, object] | None:
-        """Run every prompt of a request; None if the event stopped it."""
-        choices, num_prompt_tokens = [], 0
+    def _submit(self, request: CompletionRequest, items: list[EngineRequest], count: "_Countdown") -> None:
+        """Queue every answer of every prompt. `items` grows as it goes, so that an error leaves the list of them."""
         try:
             for prompt in request.prompts:
                 for index in range(request.n):
-                    if stop.is_set():
-                        return None
-                    done = self._engine.generate(prompt, request.answer_params(index), lambda *_: not stop.is_set())
-                    size = len(done.token_ids)
-                    choices.append(Choice(text=done.text, finish_reason=done.finish_reason, num_tokens=size))
-                num_prompt_tokens += len(done.prompt_token_ids)
+                    items.append(self._engine.submit(prompt, request.answer_params(index), count.hear))
         except InvalidArgument as error:
             raise bad_request(str(error), "prompt") from error
-        except GenerationError as error:
-            raise ApiError(500, "InternalServerError", str(error)) from error
+
+    def _body(self, request: CompletionRequest, items: Sequence[EngineRequest]) -> dict[str, object]:
+        for item in items:
+            if item.error is not None:
+                raise ApiError(500, "InternalServerError", str(item.error))
+        choices = [
+            Choice(
+                text=item.output.text,
+                finish_reason=item.finish_reason or "abort",
+                num_tokens=len(item.request.output_token_ids),
+            )
+            for item in items
+        ]
+        num_prompt_tokens = sum(len(item.request.prompt_token_ids) for item in items[:: request.n])
         name = request.model or self.names[0]
         return completion_body(f"cmpl-{uuid4().hex}", int(time.time()), name, choices, num_prompt_tokens)
 
@@ -116,3 +124,24 @@ class CompletionService:
             if name not in self._names_logged and len(self._names_logged) < MAX_NAMES_LOGGED:
                 self._names_logged.add(name)
                 logger.warning(f"server: unknown request field {name!r:.80} is ignored")
+
+
+class _Countdown:
+    """Counts finished answers, told from the engine's thread, and sets an event of the loop when all are."""
+
+    def __init__(self, size: int) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.is_over = asyncio.Event()
+        self._left = size
+
+    def hear(self, _text: str, finished: bool, _num_tokens: int) -> None:
+        """Listen to one answer."""
+        if finished:
+            # The loop may be closed already when the engine drops its last requests.
+            with suppress(RuntimeError):
+                self.loop.call_soon_threadsafe(self._one_finished)
+
+    def _one_finished(self) -> None:
+        self._left -= 1
+        if not self._left:
+            self.is_over.set()

@@ -25,6 +25,8 @@ REFUSED = [
         {"offload_group_size": 4, "offload_num_in_group": 5},
         "offload_num_in_group (5) must be <= offload_group_size (4)",
     ),
+    ({"model": None}, "model must be the path of a model directory or of a GGUF file, got None"),
+    ({"model": ""}, "model must be the path of a model directory or of a GGUF file, got ''"),
     ({"device": "tpu"}, "device must be one of"),
     ({"dtype": "int4"}, "dtype must be one of"),
     ({"max_model_len": 0}, "max_model_len must be an integer"),
@@ -38,7 +40,7 @@ REFUSED = [
 @pytest.mark.parametrize(("settings", "text"), REFUSED)
 def test_bad_setting_is_refused_by_name_before_the_model_is_looked_for(settings, text):
     with pytest.raises(InvalidArgument) as refusal:
-        LLM("/no/such/model", **settings)
+        LLM(**{"model": "/no/such/model", **settings})
     assert text in str(refusal.value)
 
 
