@@ -47,10 +47,10 @@
  *            free(). Freeing NULL does nothing.
  * Handles.   A vllm_engine* is looked up in a table of live engines and is never dereferenced first: NULL, an engine
  *            that was freed, a pointer from elsewhere or one cut to 32 bits gives VLLM_ERR_INVALID_ARGUMENT.
- * Threads.   Any thread may call any function, on one engine or on several. Completions on one engine are served in
- *            turn. Structures passed in must not change during the call.
+ * Threads.   Any thread may call any function, on one engine or on several; calls on one engine are answered together.
+ *            Structures passed in must not change during the call.
  * Callbacks. They run on the thread that made the call, before it returns, and must not throw or longjmp. They may
- *            call the library, except that they cannot free or use the engine they are running for.
+ *            call the library, except that they cannot free the engine they are running for.
  * Process.   The library writes nothing to stdout, installs no signal handler, never calls exit or abort, and lets no
  *            exception out. Its lines go to stderr or to vllm_log_set's callback.
  * Python.    The core is the Python package pyvllm, in an isolated interpreter that the first call which needs it
@@ -181,13 +181,13 @@ typedef struct vllm_model_params {
     const char* model_path;
     /* A tokenizer_config.json to use instead of the model's own. NULL or "": the model's own. */
     const char* tokenizer_config_path;
-    /* Tokens in one block of the key-value cache. 0 or less, or 32: the default. Others: not supported yet. */
+    /* Tokens in one block of the key-value cache, a multiple of 16. 0 or less: 32. */
     int32_t block_size;
-    /* Blocks of the key-value cache. 0 or less: sized by kv_cache_memory_bytes. Others: not supported yet. */
+    /* Blocks of the key-value cache. 0 or less: sized by kv_cache_memory_bytes. */
     int32_t num_blocks;
     /* Tokens of prompt and answer together. 0 or less: the model's own limit; more than that is refused. */
     int32_t max_model_len;
-    /* Sequences served at once. 0 or less, or 1. More: not supported yet (completions are served in turn). */
+    /* Requests computed in one step at most. 0 or less: 8. */
     int32_t max_num_seqs;
     /* Parser of tool calls. NULL or "". Others: not supported yet. */
     const char* tool_parser;
@@ -195,11 +195,12 @@ typedef struct vllm_model_params {
     const char* reasoning_parser;
     /* Speculative decoding. NULL or "". Others: not supported. */
     const char* speculative_config;
-    /* Reuse of the cache between requests, a vllm_switch. Default and off. On: not supported yet. */
+    /* Whether requests share the cache of equal prefixes, a vllm_switch. Default: on. */
     int32_t enable_prefix_caching;
-    /* Tokens computed in one step. 0 or less: the default. Others: not supported yet. */
+    /* Tokens computed in one step at most. 0 or less: 2048, or 4096 for a mixture of experts. */
     int32_t max_num_batched_tokens;
-    /* Order of requests. NULL, "" or "fcfs" (first come, first served). "priority", "lpm": not supported yet. */
+    /* Order of requests: "fcfs" (first come, first served), "priority", or "lpm" (longest cached prefix first). NULL or
+     * "": fcfs. */
     const char* scheduling_policy;
     /* Transfer of the key-value cache. NULL or "". Others: not supported. Judged apart from offload_config. */
     const char* kv_transfer_config;
@@ -217,7 +218,7 @@ typedef struct vllm_model_params {
     int32_t device;
     /* Fraction of the device's free bytes that may be used, in (0, 1]. Default 0.92, and 0 means that too. */
     double gpu_memory_utilization;
-    /* Bytes of the key-value cache. 0: room for one sequence of max_model_len. Negative is refused. */
+    /* Bytes of the key-value cache. 0: sized by the device. Negative is refused. */
     int64_t kv_cache_memory_bytes;
     /* 0 or 1: leave out all but the language model. There is nothing else to load, so both say the same. */
     int32_t language_model_only;

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from pyvllm.engine.llm_engine import Completion, LLMEngine
 
 _DEVICES = {0: "auto", 1: "cpu", 2: "cuda"}
-_DEFAULT_BLOCK_SIZE = 32
+_OFF = 2
+#: Numbers of `vllm_model_params` for which 0 or less is the default.
+_SIZES = ("block_size", "num_blocks", "max_model_len", "max_num_seqs", "max_num_batched_tokens")
 _REPLACEMENT = "\ufffd"
 
 
@@ -118,27 +120,28 @@ class _Arguments:
             model=model or "",
             tokenizer_config_path=self.text(params.tokenizer_config_path, "tokenizer_config_path") or None,
             device=_DEVICES[params.device],
-            max_model_len=params.max_model_len if params.max_model_len > 0 else None,
             gpu_memory_utilization=params.gpu_memory_utilization or 0.92,
             kv_cache_memory_bytes=params.kv_cache_memory_bytes,
+            enable_prefix_caching=params.enable_prefix_caching != _OFF,
             offload=offload,
+            **self._given_model_fields(params),
             **options,  # type: ignore[arg-type]
         )
 
+    def _given_model_fields(self, params: Any) -> dict[str, Any]:
+        """Return the fields that are not left at their default, which is 0 or less for a number and "" for a text."""
+        given = {name: getattr(params, name) for name in _SIZES if getattr(params, name) > 0}
+        policy = self.text(params.scheduling_policy, "scheduling_policy")
+        return {**given, "scheduling_policy": policy} if policy else given
+
     def _refuse_unsupported_model_fields(self, params: Any) -> None:
-        size, sequences, tokens = params.block_size, params.max_num_seqs, params.max_num_batched_tokens
-        _require(size <= 0 or size == _DEFAULT_BLOCK_SIZE, "block_size", size, "0 or 32; others are not supported yet")
-        _require(params.num_blocks <= 0, "num_blocks", params.num_blocks, "0; use kv_cache_memory_bytes")
-        _require(sequences <= 1, "max_num_seqs", sequences, "0 or 1; completions are served in turn")
-        _require(tokens <= 0, "max_num_batched_tokens", tokens, "0; others are not supported yet")
         for name in ("tool_parser", "reasoning_parser", "speculative_config", "kv_transfer_config"):
             self._refuse_text(getattr(params, name), name)
-        self._refuse_text(params.scheduling_policy, "scheduling_policy", allowed=("", "fcfs"))
         self._refuse_text(params.limit_mm_per_prompt, "limit_mm_per_prompt", allowed=("", "{}"))
         for name in ("enable_prefix_caching", "enable_jump_forward"):
             value = getattr(params, name)
-            _require(value in (0, 1, 2), name, value, "0 (default), 1 (on) or 2 (off)")
-            _require(value != 1, name, value, "0 or 2; switching it on is not supported yet")
+            _require(value in (0, 1, _OFF), name, value, "0 (default), 1 (on) or 2 (off)")
+        _require(params.enable_jump_forward != 1, "enable_jump_forward", 1, "0 or 2; it is not supported yet")
         _require(params.device in _DEVICES, "device", params.device, "0 (auto), 1 (cpu) or 2 (cuda)")
         _require_flag(params, "language_model_only")
 

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import site
 import subprocess
 import sys
 import sysconfig
@@ -30,7 +29,8 @@ def installed(tmp_path_factory):
     environment = directory / "venv"
     venv.create(environment, with_pip=False, symlinks=True)
     packages = Path(sysconfig.get_path("purelib", "venv", {"base": str(environment)}))
-    (packages / "shared.pth").write_text("\n".join(site.getsitepackages()))
+    shared = [entry for entry in sys.path if entry.endswith("-packages")]
+    (packages / "shared.pth").write_text("\n".join(shared))
     [sdist] = directory.glob("pyvllm-*.tar.gz")
     pip = [sys.executable, "-m", "pip", "--python", environment / "bin" / "python", "install", "--no-index"]
     subprocess.run([*pip, "--no-deps", "--no-build-isolation", sdist], check=True, capture_output=True, timeout=300)

@@ -19,7 +19,7 @@ static vllm_engine* load(const char* path)
     return loaded;
 }
 
-/* R135: freeing or using the engine that the callback runs for is refused; another engine works. */
+/* R135: freeing the engine that the callback runs for is refused; using it, or another one, works. */
 static bool call_back(const char* delta_text, bool finished, void* user_data)
 {
     vllm_completion out;
@@ -28,7 +28,8 @@ static bool call_back(const char* delta_text, bool finished, void* user_data)
     CHECK(user_data == &calls);
     vllm_engine_free(engine);
     CHECK(strstr(vllm_last_error(), "callback"));
-    CHECK_REFUSED(vllm_complete(engine, "A", &sampling, &out), VLLM_ERR_INVALID_ARGUMENT, "callback");
+    CHECK(vllm_complete(engine, "A", &sampling, &out) == VLLM_OK);
+    vllm_completion_free(&out);
     CHECK(vllm_complete(other, "A", &sampling, &out) == VLLM_OK);
     vllm_completion_free(&out);
     CHECK(vllm_complete(other, NULL, &sampling, &out) == VLLM_ERR_INVALID_ARGUMENT);
