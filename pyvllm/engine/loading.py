@@ -12,7 +12,6 @@ from pyvllm.config.engine import EngineConfig
 from pyvllm.engine.devices import MakeMemory, make_memory_of, measure_workspace, release_caches
 from pyvllm.engine.preview import Prepared, prepare
 from pyvllm.engine.progress import Progress, ProgressLine
-from pyvllm.errors import ModelLoadError
 from pyvllm.memory.base import Memory
 from pyvllm.model_loader.loader import Weights, live_parameters
 from pyvllm.offloader.base import Place

@@ -31,7 +31,9 @@ def check_tensors(
     for name, shape in needed.items():
         _check_shape(origin, name, tensors[name].shape, shape)
         if not tensors[name].is_readable:
-            raise ModelLoadError(f"{origin}: tensor {name!r} is stored as {tensors[name].stored_type}, which holds no weights")
+            raise ModelLoadError(
+                f"{origin}: tensor {name!r} is stored as {tensors[name].stored_type}, which holds no weights"
+            )
     for spec in specs:
         for alias in spec.aliases:
             if alias in tensors:

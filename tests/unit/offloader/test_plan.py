@@ -127,7 +127,8 @@ def test_guard_text_is_the_contract_word_for_word():
         check_architecture("X", False, offload)
     assert str(caught.value) == (
         'weight offload is configured but architecture "X" does not support it: its loader does not consult the weight '
-        "offloader, so every weight would stay on the device and the budget would free nothing (ENG-WEIGHT-OFFLOAD W2c). "
+        "offloader, so every weight would stay on the device and the budget would free nothing (ENG-WEIGHT-OFFLOAD "
+        "W2c). "
         "Remove --offload-config, or wire this model's loader."
     )
 
