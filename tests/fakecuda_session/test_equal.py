@@ -1,0 +1,60 @@
+"""On the imagined device, offload changes where weights live and never a token, whatever the order of execution."""
+
+import pytest
+import torch
+
+from tests.fakecuda.machine import ORDERS
+from tests.fakecuda_session.engines import GIB, logits_of, on_cpu, prefetch, run, uva
+from tests.tiny_models import ARCHITECTURES
+
+DOCUMENTS = {
+    "resident": None,
+    "uva-part": uva(10**5),
+    "uva-all": uva(GIB),
+    "prefetch": prefetch(2, 1, 1),
+    "prefetch-two-slots": prefetch(4, 3, 2),
+    "prefetch-some": prefetch(1, 1, 3, ["mlp", "block_sparse_moe"]),
+}
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("document", DOCUMENTS.values(), ids=DOCUMENTS)
+def test_every_architecture_says_what_it_says_on_the_cpu_in_every_order(machine, device, models, architecture, document):
+    model = models(architecture)
+    expected = on_cpu(model)
+    for order in ORDERS:
+        machine.set_order(order, seed=7)
+        tokens, report = run(device, model, document)
+        assert tokens == expected, order
+        assert machine.races() == "", order
+        assert report["measured"]["host_bytes"] == report["planned"]["host_bytes"]
+        assert report["measured"]["streamed_bytes"] == report["planned"]["streamed_bytes"]
+        assert (report["planned"]["host_bytes"] + report["planned"]["streamed_bytes"] > 0) == (document is not None)
+    assert machine.counters()["pageable_copies"] == 0
+    assert {name: machine.held()[name] for name in ("regions", "events")} == {"regions": 0, "events": 0}
+
+
+@pytest.mark.parametrize("architecture", ["LlamaForCausalLM", "Qwen3MoeForCausalLM"])
+@pytest.mark.parametrize("document", [uva(10**5), uva(GIB), prefetch(1, 1, 3)])
+def test_bfloat16_logits_are_bit_equal_to_the_resident_run(machine, device, models, architecture, document):
+    model = models(architecture)
+    resident = logits_of(device, model, None, "bfloat16")
+    offloaded = logits_of(device, model, document, "bfloat16")
+    assert all(torch.equal(a, b) for a, b in zip(resident, offloaded, strict=True))
+    assert not any(torch.isnan(one).any() for one in resident)
+    assert machine.races() == ""
+
+
+@pytest.mark.parametrize("document", [None, uva(10**5), prefetch(2, 1, 1)])
+def test_no_code_of_ours_reads_device_memory_on_the_cpu(machine, device, models, document):
+    """Under guard such a read ends the process."""
+    machine.set_memory(guarded=True)
+    model = models("LlamaForCausalLM")
+    assert run(device, model, document)[0] == on_cpu(model)
+
+
+@pytest.mark.parametrize("document", [uva(GIB), prefetch(2, 1, 1)])
+def test_host_memory_with_another_device_address_is_read_by_that_address(machine, device, models, document):
+    machine.set_memory(aliased=True)
+    model = models("MixtralForCausalLM")
+    assert run(device, model, document)[0] == on_cpu(model)
