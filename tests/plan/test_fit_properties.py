@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pyvllm.config.model import WeightSpec, single
 from pyvllm.config.offload import OffloadConfig
 from pyvllm.errors import DoesNotFit, InvalidArgument
+from pyvllm.memory.pinning import DeviceAttributes, Environment, HostAccess
 from pyvllm.offloader.base import Place
 from pyvllm.offloader.fit import choose_fit, plan_fit
 from pyvllm.offloader.guard import check_plan
@@ -20,6 +21,7 @@ from pyvllm.offloader.plan import Capacity, Demand, make_plan
 
 AUTO = OffloadConfig.from_dict({"vllm_cpp": {"device_fit": {"auto": True}}})
 TEST = settings(max_examples=150)
+CARD = HostAccess(DeviceAttributes(False, True, True, False, False), Environment())
 
 
 def dense(layers: list[list[int]], embedding: int) -> list[WeightSpec]:
@@ -46,11 +48,12 @@ layers_of_sizes = st.lists(st.lists(st.integers(1, 10**6), min_size=1, max_size=
 models = st.builds(lambda make, layers, size: make(layers, size), st.sampled_from([dense, mixture]), layers_of_sizes,
                    st.integers(1, 10**7))  # fmt: skip
 demands = st.builds(Demand, st.integers(0, 10**6), st.just(1), st.integers(0, 10**6), st.just(0))
-refusals = st.sampled_from(["", "the device cannot map host memory"])
+# uva in place, uva through staging buffers, no uva
+ways = st.sampled_from([{}, {"host_access": CARD}, {"uva_refusal": "the device cannot map host memory"}])
 
 
-def device(nbytes: int, uva_refusal: str = "", fraction: float = 0.92) -> Capacity:
-    return Capacity(nbytes, 2**60, "a device", "a test", "a test", False, fraction, uva_refusal)
+def device(nbytes: int, fraction: float = 0.92, **way) -> Capacity:
+    return Capacity(nbytes, 2**60, "a device", "a test", "a test", False, fraction, **way)
 
 
 def total(specs: list[WeightSpec]) -> int:
@@ -65,10 +68,10 @@ def fitted(specs, demand, capacity):
         return None
 
 
-@given(models, demands, refusals, st.integers(0, 6 * 10**7))
+@given(models, demands, ways, st.integers(0, 6 * 10**7))
 @TEST
-def test_R111_weights_buffers_workspace_cache_and_margin_never_exceed_the_capacity(specs, demand, refusal, nbytes):
-    plan = fitted(specs, demand, device(nbytes, refusal))
+def test_R111_weights_buffers_workspace_cache_and_margin_never_exceed_the_capacity(specs, demand, way, nbytes):
+    plan = fitted(specs, demand, device(nbytes, **way))
     assume(plan is not None)
     check_plan(plan)
     away = sum(item.spec.nbytes for item in plan.placements if item.place is not Place.DEVICE)
@@ -88,12 +91,12 @@ def test_a_budget_is_never_larger_than_needed_by_more_than_one_weight(specs, dem
     assert sum(moved[:-1]) < plan.offload.uva_max_bytes <= sum(moved)
 
 
-@given(models, demands, refusals, st.lists(st.integers(0, 6 * 10**7), min_size=2, max_size=6))
+@given(models, demands, ways, st.lists(st.integers(0, 6 * 10**7), min_size=2, max_size=6))
 @TEST
-def test_more_capacity_never_moves_more_bytes_a_token(specs, demand, refusal, sizes):
+def test_more_capacity_never_moves_more_bytes_a_token(specs, demand, way, sizes):
     costs = []
     for nbytes in sorted(sizes):
-        plan = fitted(specs, demand, device(nbytes, refusal))
+        plan = fitted(specs, demand, device(nbytes, **way))
         crossing = float("inf")
         if plan is not None:
             crossing = plan.to_document()["bus_bytes_per_token"]["expected"]
@@ -158,23 +161,23 @@ def test_no_group_pattern_moves_fewer_bytes_than_the_choice_for_a_dense_model(la
 
 def test_where_uva_cannot_be_used_a_dense_model_gets_the_most_even_pattern():
     specs = dense([[500]] * 12, 1)
-    capacity = device(total(specs) - 2000, "pinning is disabled", 1.0)
+    capacity = device(total(specs) - 2000, 1.0, uva_refusal="pinning is disabled")
     fit = choose_fit("T", True, specs, AUTO, Demand(0, 1, 0, 0), capacity)
     # Three layers of 1000 bytes leave, one comes back as a buffer: every fourth of the twelve.
     assert json.loads(fit.offload.to_short_json()) == {"prefetch": {"offload_group_size": 4}}
 
 
-@pytest.mark.parametrize(("make", "text"), [(dense, "no budget and no group pattern"), (mixture, "never free enough")])
-def test_a_fit_that_is_impossible_is_refused_with_the_numbers(make, text):
-    specs = make([[50, 100]] * 2, 40)
-    demand = Demand(10, 1, 20, 0)
-    if make is dense:
-        specs = [replace(spec, name="model.norm", layer=None, kind="norm") for spec in specs[:1]]
+@pytest.mark.parametrize(
+    ("nbytes", "refusal", "text"),
+    [(29, "", "too little before any weight"), (60, "off", "uva cannot be used (off) and no group pattern")],
+)
+def test_a_fit_that_is_impossible_is_refused_with_the_numbers(nbytes, refusal, text):
+    specs = [single("model.norm.weight", None, "bfloat16", (50,))]
     with pytest.raises(DoesNotFit) as refused:
-        choose_fit("T", True, specs, AUTO, demand, device(29, "uva is off" if make is dense else "", 1.0))
+        choose_fit("T", True, specs, AUTO, Demand(10, 1, 20, 0), device(nbytes, 1.0, uva_refusal=refusal))
     message = str(refused.value)
-    assert f"needs {total(specs) + 30} bytes (weights {total(specs)}, workspace 20, key-value cache 10)" in message
-    assert "a device has 29 by a test" in message
+    assert "needs 130 bytes (weights 100, workspace 20, key-value cache 10)" in message
+    assert f"a device has {nbytes} by a test" in message and text in message
 
 
 def test_selectors_that_can_never_free_enough_are_told_so_and_no_budget_is_named():
