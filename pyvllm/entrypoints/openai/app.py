@@ -1,4 +1,4 @@
-"""The routes: `/health`, `/v1/models`, `/v1/completions`. HTTP only; answers come from CompletionService."""
+"""The routes: `/health`, `/offload`, `/v1/models`, `/v1/completions`. Answers come from CompletionService."""
 
 import asyncio
 import hashlib
@@ -18,11 +18,16 @@ from pyvllm.entrypoints.openai.serving import CompletionService
 
 MAX_BODY_BYTES = 16 * 2**20
 
+#: What a path that needs a key starts with.
+_GUARDED = ("/v1", "/offload")
+
+_FLAGS = {"true": True, "1": True, "false": False, "0": False}
+
 _KINDS = {404: "NotFoundError", 405: "MethodNotAllowedError"}
 
 
 class RequireApiKey:
-    """Lets a request to `/v1/...` pass if it bears one of the keys; `/health` needs none, as in vLLM."""
+    """Lets a request to `/v1/...` or `/offload` pass if it bears one of the keys; `/health` needs none, as in vLLM."""
 
     def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
         self._app = app
@@ -30,7 +35,7 @@ class RequireApiKey:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection as ASGI has it."""
-        if scope["type"] == "http" and scope["path"].startswith("/v1") and not self._is_allowed(scope["headers"]):
+        if scope["type"] == "http" and scope["path"].startswith(_GUARDED) and not self._is_allowed(scope["headers"]):
             error = ApiError(401, "AuthenticationError", "a valid API key is needed: Authorization: Bearer <key>")
             await _error_response(error)(scope, receive, send)
         else:
@@ -57,6 +62,12 @@ def build_app(service: CompletionService, api_keys: Sequence[str]) -> Starlette:
     async def models(_: Request) -> Response:
         return JSONResponse(service.models())
 
+    async def offload(request: Request) -> Response:
+        given = request.query_params.get("names", "false")
+        if given not in _FLAGS:
+            raise bad_request(f"names must be one of {', '.join(_FLAGS)}, got {given!r:.80}", "names")
+        return JSONResponse(await service.offload_report(with_names=_FLAGS[given]))
+
     async def completions(request: Request) -> Response:
         body = await _read_body(request)
         gone = asyncio.Event()
@@ -69,6 +80,7 @@ def build_app(service: CompletionService, api_keys: Sequence[str]) -> Starlette:
     return Starlette(
         routes=[
             Route("/health", health),
+            Route("/offload", offload),
             Route("/v1/models", models),
             Route("/v1/completions", completions, methods=["POST"]),
         ],

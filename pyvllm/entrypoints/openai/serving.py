@@ -49,6 +49,14 @@ class CompletionService:
         entry = {"object": "model", "created": self._created, "owned_by": "pyvllm", "max_model_len": self.max_model_len}
         return {"object": "list", "data": [{"id": name, **entry} for name in self.names]}
 
+    async def offload_report(self, *, with_names: bool) -> dict[str, object]:
+        """Return the body of `/offload`: the offload report of `docs/plan.md`, recounted now.
+
+        with_names: also list every weight, under `placements`; it is left out otherwise.
+        """
+        report = await asyncio.to_thread(self._engine.offload_report)
+        return report if with_names else {key: value for key, value in report.items() if key != "placements"}
+
     async def complete(self, body: bytes, gone: asyncio.Event) -> dict[str, object]:
         """Answer one request.
 
