@@ -61,11 +61,18 @@ class EngineRequest:
 class EngineCore:
     """The scheduler, the runner, and the requests between them."""
 
-    def __init__(self, scheduler: Scheduler, runner: ModelRunner, max_model_len: int) -> None:
-        """Start without requests."""
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: ModelRunner,
+        max_model_len: int,
+        explain: Callable[[Exception], str] = str,
+    ) -> None:
+        """Start without requests. explain: gives the text of a computation's failure."""
         self.scheduler = scheduler
         self.runner = runner
         self._max_model_len = max_model_len
+        self._explain = explain
         self._requests: dict[int, EngineRequest] = {}
 
     @property
@@ -143,4 +150,5 @@ class EngineCore:
             item = self._requests.get(part.request.request_id)
             if item is not None:
                 count = len(part.request.output_token_ids)
-                self._end(item, None, error=GenerationError(f"generation failed after {count} tokens: {error}"))
+                text = f"generation failed after {count} tokens: {self._explain(error)}"
+                self._end(item, None, error=GenerationError(text))

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 
 from pyvllm.config.engine import EngineConfig
@@ -19,6 +20,7 @@ from pyvllm.engine.output_processor import OutputProcessor
 from pyvllm.engine.progress import Progress
 from pyvllm.engine.request_sampling import SamplerFactory
 from pyvllm.errors import InvalidArgument
+from pyvllm.offloader.guard import explain_failure
 from pyvllm.sample.adjust import LogitsProcessor
 from pyvllm.sampling_params import SamplingParams
 
@@ -49,7 +51,8 @@ class LLMEngine:
         sizes = prepared.cache
         manager = KVCacheManager(sizes.num_blocks, sizes.block_size, sizes.enable_prefix_caching)
         scheduler = Scheduler(manager, sizes.max_num_seqs, sizes.max_num_batched_tokens, sizes.scheduling_policy)
-        self._core = EngineCore(scheduler, model.runner, prepared.max_model_len)
+        explain = partial(explain_failure, prepared.plan)
+        self._core = EngineCore(scheduler, model.runner, prepared.max_model_len, explain)
         self._samplers = SamplerFactory(model.tokenizer)
         self._ids = count()
         self._idle = threading.Condition()

@@ -12,10 +12,12 @@ from pyvllm.config.engine import EngineConfig
 from pyvllm.engine.devices import MakeMemory, make_memory_of, measure_workspace, release_caches
 from pyvllm.engine.preview import Prepared, prepare
 from pyvllm.engine.progress import Progress, ProgressLine
+from pyvllm.errors import DoesNotFit
+from pyvllm.layers.kernels import load_kernels
 from pyvllm.memory.base import Memory
 from pyvllm.model_loader.loader import Weights, live_parameters
 from pyvllm.offloader.base import Place
-from pyvllm.offloader.guard import check_recount, check_taken, recount
+from pyvllm.offloader.guard import check_recount, check_taken, explain_failure, is_out_of_memory, recount
 from pyvllm.offloader.plan import Plan
 from pyvllm.tokenizer.tokenizer import Tokenizer, load_tokenizer, tokenizer_from_gguf
 from pyvllm.worker.kv_cache import KVCache
@@ -76,9 +78,11 @@ def load_model(config: EngineConfig, progress: Progress | None, make_memory: Mak
                 logger.warning(text)
         model = _build(prepared, memory, ProgressLine(progress))
         model.offload_report()
-    except BaseException:
+    except BaseException as error:
         memory.close()
         release_caches(memory)
+        if is_out_of_memory(error):
+            raise DoesNotFit(explain_failure(prepared.plan, error)) from error
         raise
     finally:
         prepared.checkpoint.close()
@@ -89,7 +93,9 @@ def load_model(config: EngineConfig, progress: Progress | None, make_memory: Mak
 def _build(prepared: Prepared, memory: Memory, progress: Progress) -> LoadedModel:
     tokenizer = _tokenizer(prepared)
     with torch.inference_mode():
-        weights = Weights(prepared.plan, prepared.checkpoint, memory, progress, _num_threads(prepared.config))
+        num_threads = _num_threads(prepared.config)
+        kernels = load_kernels(num_threads) if prepared.plan.capacity.device == "cpu" else None
+        weights = Weights(prepared.plan, prepared.checkpoint, memory, progress, num_threads, kernels)
         try:
             runner = _runner(prepared, memory, weights)
             workspace = measure_workspace(memory, runner, prepared.cache)
@@ -104,7 +110,7 @@ def _runner(prepared: Prepared, memory: Memory, weights: Weights) -> ModelRunner
     check_taken(prepared.plan, weights.taken)
     sizes, dtype = prepared.cache, getattr(torch, prepared.dtype)
     cache = KVCache(prepared.model_config, sizes.num_blocks, sizes.block_size, dtype, memory.torch_device)
-    return ModelRunner(model, weights.layer_scope(), cache, memory.torch_device)
+    return ModelRunner(model, weights.layer_scope(), cache, memory.torch_device, weights.kernels)
 
 
 def _num_threads(config: EngineConfig) -> int:

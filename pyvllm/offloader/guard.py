@@ -4,6 +4,7 @@ Before a weight file is opened: an architecture that cannot offload. Before a we
 or does not fit. After the load: a loader that did not do what the plan said.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,11 @@ from pyvllm.memory.base import Region, overhead_bytes
 from pyvllm.offloader.base import Place
 from pyvllm.offloader.budget import smallest_cpu_offload_gb
 from pyvllm.offloader.plan import Plan, suggestion
+
+#: How allocators say that there is no memory. Source: torch's CPU and CUDA allocators, and the CUDA runtime.
+_EXHAUSTED = ("can't allocate memory", "out of memory", "cudaErrorMemoryAllocation")
+_ASKED = re.compile(r"[Tt]ried to allocate ([0-9.]+) (bytes|KiB|MiB|GiB)")
+_UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 #: How many names an error lists before it only counts.
 _NAMES = 5
@@ -164,6 +170,54 @@ def _check_host(plan: Plan) -> None:
             f"the host has not the room: it needs {needed} bytes (the largest tensor in flight is {largest}) and "
             f"{capacity.host_source} leaves {capacity.host_bytes}"
         )
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that an allocation was refused."""
+    if isinstance(error, DoesNotFit | RuntimeError):
+        return any(phrase in str(error) for phrase in _EXHAUSTED)
+    return isinstance(error, MemoryError)
+
+
+def explain_failure(plan: Plan, error: BaseException) -> str:
+    """Give an error's text; where memory ran out, also what the offload was, what it freed, and what would fit."""
+    text = str(error) or type(error).__name__
+    if not is_out_of_memory(error):
+        return text
+    device = plan.capacity.device_name
+    return f"{device} is out of memory: {text.strip()} [{_offload_done(plan)}; {_more_room(plan, text)}]"
+
+
+def _offload_done(plan: Plan) -> str:
+    offload, device = plan.offload, plan.bytes_at(Place.DEVICE)
+    away = plan.weight_bytes - device
+    expected = f"workspace {plan.demand.workspace_bytes} and key-value cache {plan.demand.kv_cache_bytes} were planned"
+    if not offload.is_offloading_enabled:
+        return f"offload is off: all {device} bytes of weights are on the device, {expected}"
+    return (
+        f"offload is {offload.resolved_backend} with {offload.to_short_json()}: it took {away} of {plan.weight_bytes} "
+        f"bytes of weights off the device, where {device} and {plan.buffer_bytes} bytes of buffers remain, {expected}"
+    )
+
+
+def _more_room(plan: Plan, text: str) -> str:
+    """Say what would make room for the bytes that the text says were asked for, else for one more workspace."""
+    lower = "a lower max_num_batched_tokens, max_num_seqs or max_model_len needs less"
+    if plan.capacity.is_one_pool and not plan.capacity.is_weight_budget:
+        return f"there is one memory pool, so more offload frees nothing; {lower}"
+    found = _ASKED.search(text)
+    missing = int(float(found[1]) * _UNITS[found[2]]) if found else plan.demand.workspace_bytes
+    params = plan.offload.uva.cpu_offload_params
+    smallest = smallest_cpu_offload_gb(
+        [item.spec for item in plan.placements],
+        params,
+        plan.bytes_at(Place.DEVICE) + plan.buffer_bytes - missing,
+        has_staging=plan.capacity.host_access is not None,
+    )
+    chosen = f" with cpu_offload_params {list(params)}" if params else ""
+    if smallest is None:
+        return f"no cpu_offload_gb{chosen} frees {missing} bytes more; {lower}"
+    return f"cpu_offload_gb {smallest}{chosen} would free {missing} bytes more; {lower}"
 
 
 def check_taken(plan: Plan, taken: Iterable[str]) -> None:
