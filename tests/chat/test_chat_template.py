@@ -197,7 +197,8 @@ SOURCES = [
     "{{ bos_token }}{% for m in messages %}{{ '<|' + m['role'] + '|>' + m.content | trim }}{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}",
     "{%- set ns = namespace(last=0) %}{%- for m in messages[::-1] %}"
-    "{%- set i = (messages | length - 1) - loop.index0 %}{%- if m.role == 'user' %}{%- set ns.last = i %}{% break %}{%- endif %}{%- endfor %}{{ ns.last }}",
+    "{%- set i = (messages | length - 1) - loop.index0 %}{%- if m.role == 'user' %}{%- set ns.last = i %}"
+    "{% break %}{%- endif %}{%- endfor %}{{ ns.last }}",
     "{% macro f(m) -%}\n  {{ m | tojson(indent=2) }}\n{%- endmacro %}\n  {% for m in messages %}\n{{ f(m) }}\n"
     "{% endfor %}\n",
     "{% for m in messages %}{% if loop.first and m.role == 'system' %}{% continue %}{% endif %}"
