@@ -8,7 +8,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 MODEL := .demo/SmolLM2-135M-Instruct.Q4_1.gguf
-NATIVE := pyproject.toml build_ffi.py $(wildcard csrc/* include/*)
+NATIVE := pyproject.toml build_ffi.py $(wildcard csrc/* csrc/*/* include/*)
 SOURCES := $(NATIVE) $(shell find pyvllm -name '*.py')
 
 .PHONY: demo test dev install model lint bench clean
