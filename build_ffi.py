@@ -22,6 +22,7 @@ HEADER = ROOT / "include" / "vllm.h"
 CSRC = ROOT / "csrc"
 SONAME = "libvllm.so.21"
 VERSION_NODE = "VLLM_21"
+C_SOURCES = ("report.c", "home.c", "start.c", "leave.c")
 C_FLAGS = ["-std=gnu11", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-unused-parameter"]
 
 #: What cffi runs once Python is up. It sets the flag that says so last; a failure becomes the error text.
@@ -155,7 +156,7 @@ class BuildLibvllm(build_ext):
         os.makedirs(self.build_temp, exist_ok=True)
         generated = os.path.join(self.build_temp, "_libvllm.c")
         make_ffi().emit_c_code(generated)
-        ext.sources = [generated, *(os.path.relpath(CSRC / name) for name in ("report.c", "home.c", "start.c"))]
+        ext.sources = [generated, *(os.path.relpath(CSRC / name) for name in C_SOURCES)]
         ext.depends = [str(path) for path in (HEADER, ROOT / "build_ffi.py", *CSRC.iterdir())]
         ext.include_dirs = [str(HEADER.parent), str(CSRC)]
         ext.define_macros = [("VLLM_BUILD_PYTHON", f'"{sys.executable}"')]

@@ -13,6 +13,10 @@ void vllm__clear_error(void);
 /* start.c: VLLM_OK when Python runs and capi.py is bound to this copy of the library, else a status with its text set. */
 vllm_status vllm__start(void);
 
+/* start.c: refuse every later call, because the process ends. False where there is nothing of ours to stop: Python is the
+ * host's own, or was not started, or belongs to the parent of this process. */
+bool vllm__refuse_calls(void);
+
 /* home.c: where to find Python. */
 typedef struct vllm__home {
     char program[4096 + 64]; /* the interpreter to behave as */

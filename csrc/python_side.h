@@ -21,6 +21,9 @@ void vllm__set_error(const char* text);
 /* Say that every function is bound; the start has failed without it. */
 void vllm__mark_bound(void);
 
+/* Stop computing before torch is destroyed at the end of the process. Called once torch is loaded. */
+void vllm__guard_exit(void);
+
 /* Copy length bytes and a NUL into memory that vllm_string_free frees; NULL when there is none. */
 char* vllm__new_string(const char* bytes, int64_t length);
 

@@ -15,7 +15,7 @@
 
 #include "internal.h"
 
-enum { NOT_STARTED, STARTING, READY, FAILED, FORKED };
+enum { NOT_STARTED, STARTING, READY, FAILED, FORKED, ENDING };
 
 static int state = NOT_STARTED; /* atomic */
 static pthread_mutex_t start_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -267,7 +267,7 @@ static void start_once(void)
 
 vllm_status vllm__start(void)
 {
-    int now = __atomic_load_n(&state, __ATOMIC_ACQUIRE);
+    int now = __atomic_load_n(&state, __ATOMIC_SEQ_CST);
     if (now == READY)
         return VLLM_OK;
     if (is_starting) {
@@ -284,6 +284,13 @@ vllm_status vllm__start(void)
         vllm__set_error("libvllm was started before fork(), and the child cannot use it: call exec(), or fork before "
                         "the first call");
     else
-        vllm__set_error(start_error);
+        vllm__set_error(now == ENDING ? "the process is ending" : start_error);
     return VLLM_ERR_RUNTIME;
+}
+
+bool vllm__refuse_calls(void)
+{
+    int expected = READY;
+    return owns_interpreter &&
+           __atomic_compare_exchange_n(&state, &expected, ENDING, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
 }

@@ -52,7 +52,8 @@
  * Callbacks. They run on the thread that made the call, before it returns, and must not throw or longjmp. They may
  *            call the library, except that they cannot free the engine they are running for.
  * Process.   The library writes nothing to stdout, installs no signal handler, never calls exit or abort, and lets no
- *            exception out. Its lines go to stderr or to vllm_log_set's callback.
+ *            exception out. Its lines go to stderr or to vllm_log_set's callback. When the process ends, calls that
+ *            still run in other threads stop and do not return; no atexit handler or destructor may wait for them.
  * Python.    The core is the Python package pyvllm, in an isolated interpreter that the first call which needs it
  *            starts (about 10 ms) and that lives until the process ends: dlclose frees nothing. PYTHONPATH, PYTHONHOME
  *            and PATH have no effect. The interpreter is the one of the environment that the library is installed

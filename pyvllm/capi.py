@@ -198,7 +198,9 @@ class _Calls:
         config = self._arguments.engine_config(params, options_json, needs_model=True)
         from pyvllm.engine.llm_engine import LLMEngine
 
+        self._lib.vllm__guard_exit()
         engine = LLMEngine.load(config, self._progress(progress, user_data))
+        self._lib.vllm__guard_exit()
         out[0] = self._ffi.cast("vllm_engine*", self._engines.add(engine))
         return Status.OK
 

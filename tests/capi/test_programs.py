@@ -2,12 +2,13 @@
 
 import json
 import shutil
+import struct
 import subprocess
 import sys
 
 import pytest
 
-from tests.capi.toolchain import CLEAN_ENVIRONMENT, LIBRARY, run, succeed
+from tests.capi.toolchain import CLEAN_ENVIRONMENT, LIBRARY, PROGRAMS, compile_program, run, succeed
 from tests.tiny_models import write_tiny
 
 PYTHON_NAME = f"python{sys.version_info.major}.{sys.version_info.minor}"
@@ -31,6 +32,20 @@ def test_a_library_opened_locally_works_and_outlives_dlclose(program, tiny):
     assert succeed(program("local"), LIBRARY, tiny) == ""
 
 
+@pytest.mark.parametrize("place", ["main", "callback"])
+def test_r142_the_process_ends_cleanly_while_three_threads_generate(program, tiny, place):
+    for _ in range(3):
+        assert succeed(program("ending"), tiny, place) == ""
+
+
+@pytest.mark.parametrize("name", ["engine", "handles", "light"])
+def test_the_program_is_clean_under_the_address_and_undefined_behaviour_sanitizers(tmp_path, tiny, name):
+    more = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+    checked = compile_program(PROGRAMS / f"{name}.c", tmp_path / name, more=more)
+    leaks_of_torch = {"ASAN_OPTIONS": "detect_leaks=0"}
+    assert succeed(checked, tiny, env={**CLEAN_ENVIRONMENT, **leaks_of_torch}) == ""
+
+
 def test_r134_twenty_loads_and_frees_leave_the_memory_flat(program, tiny):
     grown_kib = int(succeed(program("reload"), tiny, 20))
     weights_kib = (tiny / "model.safetensors").stat().st_size // 1024
@@ -46,6 +61,14 @@ def _broken(tmp_path, change):
 def _unknown_architecture(directory):
     path = directory / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "architectures": ["NoSuchForCausalLM"]}))
+
+
+def _gguf(content):
+    def change(directory):
+        shutil.rmtree(directory)
+        directory.write_bytes(content)
+
+    return change
 
 
 def _truncate(directory):
@@ -66,6 +89,8 @@ BROKEN = {
     "truncated shard": (2, "model-00002-of-00002.safetensors", _truncate),
     "missing shard": (2, "model-00001", lambda directory: (directory / "model-00001-of-00002.safetensors").unlink()),
     "missing tensor": (2, "norm.weight", lambda d: _change_index(d, lambda names: names.pop("model.norm.weight"))),
+    # R120: one key of length 0, whose value is missing
+    "37 bytes of GGUF": (2, "key", _gguf(b"GGUF" + struct.pack("<IQQQIB", 3, 0, 1, 0, 4, 0))),
     "path outside": (2, "../x", lambda d: _change_index(d, lambda n: n.update({"model.norm.weight": "../x"}))),
 }
 
@@ -102,6 +127,41 @@ def test_a_planted_module_in_the_working_directory_is_not_imported(program, tmp_
     for name in ("json", "pyvllm", "encodings", "cffi", "site"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit(77)\n")
     assert succeed(program("first_call"), cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)}) == ""
+
+
+HEAVY = ("torch", "numpy", "pydantic", "tokenizers", "logging", "cuda")
+
+
+@pytest.fixture
+def without_heavy_modules(tmp_path):
+    """Give an environment in which a heavy import says so on stdout and fails."""
+    for name in HEAVY:
+        (tmp_path / f"{name}.py").write_text(f"print('{name} was imported')\nraise ImportError('planted {name}')\n")
+    return {**CLEAN_ENVIRONMENT, "VLLM_PYTHONPATH": str(tmp_path)}
+
+
+def test_a_refusal_imports_nothing_heavy(program, without_heavy_modules):
+    assert succeed(program("first_call"), env=without_heavy_modules) == ""
+
+
+def test_what_python_prints_and_raises_becomes_a_status_and_stays_off_stdout(program, tiny, without_heavy_modules):
+    done = run(program("bad_input"), tiny, env=without_heavy_modules)
+    assert done.returncode == 1
+    assert "torch was imported" in done.stderr
+    assert f"{tiny}: 4 ImportError: planted torch" in done.stdout
+    assert "was imported" not in done.stdout
+
+
+@pytest.mark.skipif(not shutil.which("strace"), reason="no strace on this machine")
+def test_a_bad_configuration_looks_at_no_path_and_touches_no_signal(program, tmp_path):
+    trace = tmp_path / "trace"
+    command = ["-f", "-e", "trace=%file,rt_sigaction", "-o", trace, program("refused"), "/no/such/model"]
+    assert succeed(shutil.which("strace"), *command) == ""
+    lines = trace.read_text().splitlines()
+    assert any("pyvllm" in line for line in lines)
+    assert not any("/no/such/model" in line for line in lines if "execve" not in line)
+    handlers = [line for line in lines if "rt_sigaction" in line and ", NULL, " not in line]
+    assert {line.split("rt_sigaction(")[1].split(",")[0] for line in handlers} <= {"SIGINT"}
 
 
 def test_r138_a_wrong_python_home_is_an_error_that_names_it(program):

@@ -50,7 +50,7 @@ static void check_child(int (*body)(void))
     pid_t pid = fork();
     CHECK(pid >= 0);
     if (pid == 0)
-        _exit(body());
+        exit(body()); /* with its atexit handlers */
     CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
