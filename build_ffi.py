@@ -20,10 +20,13 @@ from setuptools.command.build_ext import build_ext
 ROOT = Path(__file__).resolve().parent
 HEADER = ROOT / "include" / "vllm.h"
 CSRC = ROOT / "csrc"
+KERNELS, KERNELS_NAME = CSRC / "kernels", "pyvllm.lib.libvllm_kernels"
 SONAME = "libvllm.so.21"
 VERSION_NODE = "VLLM_21"
 C_SOURCES = ("report.c", "home.c", "start.c", "leave.c")
 C_FLAGS = ["-std=gnu11", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-unused-parameter"]
+#: Of the CPU kernels. The instruction set is chosen in the sources and at run time, never by the machine that compiles.
+KERNEL_FLAGS = ["-O3", "-std=c++17", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti", "-Wall", "-Wextra"]
 
 #: What cffi runs once Python is up. It sets the flag that says so last; a failure becomes the error text.
 BIND = """
@@ -144,8 +147,16 @@ def write_companions(package, is_editable):
         shutil.copyfile(HEADER, header)
 
 
+def write_kernels_abi(path):
+    """Write the Python module that tells cffi what libvllm_kernels.so declares; no header is parsed at start then."""
+    ffi = cffi.FFI()
+    ffi.cdef(declarations(KERNELS / "interface.h"))
+    ffi.set_source("kernels_abi", None)
+    ffi.emit_python_code(str(path))
+
+
 class BuildLibvllm(build_ext):
-    """`build_ext` for `pyvllm.lib.libvllm`, which is a shared library for C and no extension module."""
+    """`build_ext` for the libraries of `pyvllm.lib`, which are shared libraries for C and no extension modules."""
 
     def get_ext_filename(self, fullname):
         """Name the file without the tag that an extension module has."""
@@ -153,6 +164,9 @@ class BuildLibvllm(build_ext):
 
     def build_extension(self, ext):
         """Generate the C source, compile and link, then write what stands beside the library."""
+        if ext.name == KERNELS_NAME:
+            self._build_kernels(ext)
+            return
         os.makedirs(self.build_temp, exist_ok=True)
         generated = os.path.join(self.build_temp, "_libvllm.c")
         make_ffi().emit_c_code(generated)
@@ -164,6 +178,16 @@ class BuildLibvllm(build_ext):
         self._set_link(ext)
         super().build_extension(ext)
         write_companions(Path(self.get_ext_fullpath(ext.name)).parents[1], is_editable=False)
+
+    def _build_kernels(self, ext):
+        """Compile the CPU kernels. They are optional: without them, layers compute with torch."""
+        ext.sources = [os.path.relpath(path) for path in sorted(KERNELS.glob("*.cpp"))]
+        ext.depends = [str(path) for path in KERNELS.iterdir()]
+        ext.extra_compile_args = KERNEL_FLAGS
+        # Its threads run in it until the last engine is gone, whatever order Python lets go in.
+        ext.libraries, ext.extra_link_args, ext.optional = ["pthread"], ["-Wl,-z,nodelete"], True
+        super().build_extension(ext)
+        write_kernels_abi(Path(self.get_ext_fullpath(ext.name)).parent / "kernels_abi.py")
 
     def _set_link(self, ext):
         library_directory = sysconfig.get_config_var("LIBDIR")
@@ -181,9 +205,11 @@ class BuildLibvllm(build_ext):
         """Put the library into the source tree, for an editable install."""
         (ROOT / "pyvllm" / "lib").mkdir(exist_ok=True)
         super().copy_extensions_to_source()
+        write_kernels_abi(ROOT / "pyvllm" / "lib" / "kernels_abi.py")
         write_companions(ROOT / "pyvllm", is_editable=True)
 
     def get_outputs(self):
         """List every file that was built, so that a wheel and an uninstall know them."""
         built = super().get_outputs()
-        return built + [str(path) for library in built for path in companions(Path(library).parents[1])]
+        directory = Path(built[0]).parent
+        return [*built, str(directory / "kernels_abi.py"), *map(str, companions(directory.parent))]

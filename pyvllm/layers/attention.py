@@ -5,6 +5,8 @@ from typing import Protocol
 import torch
 import torch.nn.functional as F
 
+from pyvllm.layers.kernels import KernelStep
+
 
 class AttentionContext(Protocol):
     """The attention of one step; it owns the key-value cache and knows the step's sequences."""
@@ -19,6 +21,12 @@ class AttentionContext(Protocol):
         Returns [T, H, D]; scores are scaled by 1 / sqrt(D).
         """
         ...
+
+
+def kernel_step_of(attention: AttentionContext) -> KernelStep | None:
+    """Give the step as the kernels take it, if the cache is theirs; then a layer may attend without `attend`."""
+    step: KernelStep | None = getattr(attention, "kernel_step", None)
+    return step
 
 
 def causal_attention(

@@ -5,12 +5,13 @@ import torch.nn.functional as F
 from torch import nn
 
 from pyvllm.config.model import ModelConfig
-from pyvllm.layers.attention import AttentionContext
+from pyvllm.layers.attention import AttentionContext, kernel_step_of
 from pyvllm.layers.decoder_weights import DecoderTraits
+from pyvllm.layers.kernel_decoder import KernelDecoder
 from pyvllm.layers.layernorm import RMSNorm
 from pyvllm.layers.linear import Embedding, Linear
 from pyvllm.layers.mlp import MLP, SparseMoeBlock
-from pyvllm.layers.parameter import Weights
+from pyvllm.layers.parameter import Weights, kernels_of
 from pyvllm.layers.rotary_embedding import RotaryEmbedding, rotate
 from pyvllm.layers.scope import LayerScope
 
@@ -61,10 +62,16 @@ class DecoderLayer(nn.Module):
         self.input_layernorm = RMSNorm(weights, f"{prefix}.input_layernorm", config.rms_norm_eps)
         self.post_attention_layernorm = RMSNorm(weights, f"{prefix}.post_attention_layernorm", config.rms_norm_eps)
 
+    @property
+    def feed_forward(self) -> nn.Module:
+        """The feed-forward block, whatever its name."""
+        block: nn.Module = getattr(self, self.feed_forward_name)
+        return block
+
     def forward(self, x: torch.Tensor, rotation: Rotation, attention: AttentionContext) -> torch.Tensor:
         """x: [T, E]; [T, E]."""
         x = x + self.self_attn(self.input_layernorm(x), rotation, attention)
-        out: torch.Tensor = getattr(self, self.feed_forward_name)(self.post_attention_layernorm(x))
+        out: torch.Tensor = self.feed_forward(self.post_attention_layernorm(x))
         return x + out
 
 
@@ -78,11 +85,16 @@ class DecoderModel(nn.Module):
         self.embed_tokens = Embedding(weights, "model.embed_tokens")
         self.norm = RMSNorm(weights, "model.norm", config.rms_norm_eps)
         self.rotary = RotaryEmbedding(config, self.norm.weight.device)
+        kernels = kernels_of(weights)
+        self.kernel_decoder = None if kernels is None else KernelDecoder(self, kernels)
 
     def forward(
         self, token_ids: torch.Tensor, positions: torch.Tensor, attention: AttentionContext, scope: LayerScope
     ) -> torch.Tensor:
         """token_ids, positions: [T] int64; [T, E]."""
+        step = kernel_step_of(attention)
+        if self.kernel_decoder is not None and step is not None:
+            return self.kernel_decoder.forward(token_ids, positions, step, scope)
         x = self.embed_tokens(token_ids)
         rotation = self.rotary(positions, x.dtype)
         for index, layer in enumerate(self.layers):
@@ -101,6 +113,8 @@ class DecoderForCausalLM(nn.Module):
         # The same module under two names: named_parameters() gives a tied table once, under the first.
         tied = config.tie_word_embeddings
         self.lm_head: Embedding | Linear = self.model.embed_tokens if tied else Linear(weights, "lm_head")
+        self.kernels = kernels_of(weights)
+        self._head = None if self.kernels is None else self.kernels.make_linear([self.lm_head.weight])
 
     def forward(
         self, token_ids: torch.Tensor, positions: torch.Tensor, attention: AttentionContext, scope: LayerScope
@@ -111,4 +125,6 @@ class DecoderForCausalLM(nn.Module):
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return [N, V] for hidden states [N, E]."""
+        if self.kernels is not None:
+            return self.kernels.linear(self._head, hidden.contiguous())
         return F.linear(hidden, self.lm_head.read(self.lm_head.weight, hidden.shape[0]))

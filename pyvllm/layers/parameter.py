@@ -6,6 +6,8 @@ from typing import Protocol
 import torch
 from torch import nn
 
+from pyvllm.layers.kernels import Kernels
+
 
 class Weights(Protocol):
     """The weights of one load, each in the place that the plan gave it."""
@@ -33,6 +35,12 @@ def reader(weights: Weights) -> Read:
     """Ask the weights of a load how they want to be read; those that do not care are read in place."""
     read: Read = getattr(weights, "read", in_place)
     return read
+
+
+def kernels_of(weights: Weights) -> Kernels | None:
+    """Ask the weights of a load for the kernels to compute with; None: with torch."""
+    kernels: Kernels | None = getattr(weights, "kernels", None)
+    return kernels
 
 
 def parameter(weights: Weights, name: str) -> nn.Parameter:

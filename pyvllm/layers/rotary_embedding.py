@@ -21,9 +21,14 @@ class RotaryEmbedding:
 
     def __call__(self, positions: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
         """Return (cos, sin) for `rotate`, each [T, 1, D], of positions [T]; the first half of sin is negated."""
-        angles = positions.to(torch.float32)[:, None] * self.inv_freq
-        cos, sin = angles.cos() * self.factor, angles.sin() * self.factor
+        cos, sin = self.angles(positions)
         return torch.cat((cos, cos), -1)[:, None].to(dtype), torch.cat((-sin, sin), -1)[:, None].to(dtype)
+
+    def angles(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return (cos, sin), each [T, D/2] float32, of positions [T]."""
+        angles = positions.to(torch.float32)[:, None] * self.inv_freq
+        cos, sin = angles.cos(), angles.sin()
+        return (cos, sin) if self.factor == 1.0 else (cos * self.factor, sin * self.factor)
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:

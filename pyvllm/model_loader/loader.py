@@ -7,6 +7,7 @@ import torch
 
 from pyvllm.config.model import WeightSpec
 from pyvllm.errors import Cancelled, LoaderDefect
+from pyvllm.layers.kernels import Kernels
 from pyvllm.layers.parameter import Read, in_place
 from pyvllm.memory.base import Memory
 from pyvllm.model_loader.checkpoint import Checkpoint
@@ -38,8 +39,14 @@ class Weights:
         memory: Memory,
         progress: Progress | None = None,
         num_readers: int = 1,
+        kernels: Kernels | None = None,
     ) -> None:
-        """Reserve the plan's memory. num_readers: threads that read at most. Raises DoesNotFit when it is refused."""
+        """Reserve the plan's memory.
+
+        num_readers: threads that read at most. kernels: what the layers compute with, instead of torch. Raises
+        DoesNotFit when the memory is refused.
+        """
+        self.kernels = kernels
         self._plan = plan
         self._filler = Filler(checkpoint, memory, num_readers)
         self._progress = progress or (lambda done, planned, name: True)

@@ -1,0 +1,126 @@
+/* What Python calls, on processors with AVX-512 and its bfloat16 products. */
+#include "simd.h"
+
+#include "attention.h"
+#include "linear.h"
+#include "rotary.h"
+
+namespace {
+
+template <class T>
+void attention_layer(const vk_attention *layer, const vk_step *step, void *stream) {
+  using Element = typename T::Element;
+  Element *x = static_cast<Element *>(stream);
+  int64_t m = step->m, mixed_size = layer->num_heads * layer->head_dim;
+  auto *normed = static_cast<Element *>(pool_shared(step->pool, POOL_NORMED, size_t(m * layer->qkv.k) * sizeof(Element)));
+  auto *qkv = static_cast<Element *>(pool_shared(step->pool, POOL_WIDE, size_t(m * layer->qkv.n) * sizeof(Element)));
+  auto *mixed = static_cast<Element *>(pool_shared(step->pool, POOL_MIXED, size_t(m * mixed_size) * sizeof(Element)));
+  normalise<T>(step->pool, layer->input_norm, layer->norm_eps, x, m, layer->qkv.k, normed);
+  project<T>(step->pool, &layer->qkv, normed, m, nullptr, qkv);
+  rotate_all<T>(layer, step, qkv);
+  attend_all<T>(layer, step, qkv, mixed);
+  project<T>(step->pool, &layer->o, mixed, m, x, x);
+}
+
+template <class T>
+void attend_only(const vk_attention *layer, const vk_step *step, void *qkv, void *out) {
+  using Element = typename T::Element;
+  rotate_all<T>(layer, step, static_cast<Element *>(qkv));
+  attend_all<T>(layer, step, static_cast<Element *>(qkv), static_cast<Element *>(out));
+}
+
+template <class T>
+void mlp_layer(const vk_mlp *layer, const vk_step *step, void *stream) {
+  using Element = typename T::Element;
+  Element *x = static_cast<Element *>(stream);
+  int64_t m = step->m, hidden = layer->gate_up.k, size = layer->down.k;
+  auto *normed = static_cast<Element *>(pool_shared(step->pool, POOL_NORMED, size_t(m * hidden) * sizeof(Element)));
+  auto *gate_up = static_cast<Element *>(pool_shared(step->pool, POOL_WIDE, size_t(m * 2 * size) * sizeof(Element)));
+  auto *mixed = static_cast<Element *>(pool_shared(step->pool, POOL_MIXED, size_t(m * size) * sizeof(Element)));
+  normalise<T>(step->pool, layer->norm, layer->norm_eps, x, m, hidden, normed);
+  project<T>(step->pool, &layer->gate_up, normed, m, nullptr, gate_up);
+  silu_and_mul<T>(step->pool, gate_up, m, size, mixed);
+  project<T>(step->pool, &layer->down, mixed, m, x, x);
+}
+
+template <class T>
+void linear_layer(vk_pool *pool, const vk_linear *linear, const void *x, int64_t m, void *out) {
+  using Element = typename T::Element;
+  project<T>(pool, linear, static_cast<const Element *>(x), m, nullptr, static_cast<Element *>(out));
+}
+
+template <class T>
+void norm_layer(vk_pool *pool, const void *weight, float eps, const void *x, int64_t m, int64_t k, void *out) {
+  using Element = typename T::Element;
+  normalise<T>(pool, weight, eps, static_cast<const Element *>(x), m, k, static_cast<Element *>(out));
+}
+
+template <class T>
+void embed_rows(const vk_linear *table, const int64_t *ids, int64_t m, void *out) {
+  auto *rows = static_cast<typename T::Element *>(out);
+  for (int64_t token = 0; token < m; token++) {
+    int64_t row = ids[token];
+    const vk_part *part = table->parts;
+    while (row >= part->num_rows) row -= part++->num_rows;
+    dequantise<T>(part->type, row_at(*part, row, table->k), table->k, rows + token * table->k);
+  }
+}
+
+}  // namespace
+
+#define BY_TYPE(type, call)          \
+  switch (type) {                    \
+    case VK_F32: return call(F32);   \
+    case VK_F16: return call(F16);   \
+    default: return call(BF16);      \
+  }
+
+/* Whether this processor has what the other functions use. */
+VK_API int32_t vk_is_supported(void) {
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512bf16");
+}
+
+/* The attention half of a layer; x [m, hidden] in place. */
+VK_API void vk_attention_run(const vk_attention *layer, const vk_step *step, void *x) {
+#define CALL(T) attention_layer<T>(layer, step, x)
+  BY_TYPE(layer->type, CALL)
+#undef CALL
+}
+
+/* out [m, H, D]: what queries see; qkv [m, H + 2K, D], whose keys and values are put into the cache. */
+VK_API void vk_attend_run(const vk_attention *layer, const vk_step *step, void *qkv, void *out) {
+#define CALL(T) attend_only<T>(layer, step, qkv, out)
+  BY_TYPE(layer->type, CALL)
+#undef CALL
+}
+
+/* The dense feed-forward half of a layer; x [m, hidden] in place. */
+VK_API void vk_mlp_run(const vk_mlp *layer, const vk_step *step, void *x) {
+#define CALL(T) mlp_layer<T>(layer, step, x)
+  BY_TYPE(layer->type, CALL)
+#undef CALL
+}
+
+/* out [m, n] of x [m, k]. */
+VK_API void vk_linear_run(vk_pool *pool, const vk_linear *linear, int64_t type, const void *x, int64_t m, void *out) {
+#define CALL(T) linear_layer<T>(pool, linear, x, m, out)
+  BY_TYPE(type, CALL)
+#undef CALL
+}
+
+/* out [m, k] of x [m, k]. */
+VK_API void vk_norm_run(vk_pool *pool, const void *weight, float eps, int64_t type, const void *x, int64_t m, int64_t k,
+                        void *out) {
+#define CALL(T) norm_layer<T>(pool, weight, eps, x, m, k, out)
+  BY_TYPE(type, CALL)
+#undef CALL
+}
+
+/* out [m, k]: rows `ids` of a table, each below its number of rows. */
+VK_API void vk_embed_run(const vk_linear *table, int64_t type, const int64_t *ids, int64_t m, void *out) {
+#define CALL(T) embed_rows<T>(table, ids, m, out)
+  BY_TYPE(type, CALL)
+#undef CALL
+}

@@ -1,0 +1,72 @@
+/* Weight rows in another type than the activations: expanded exactly as a load would expand them. */
+#ifndef VLLM_KERNELS_DEQUANTISE_H
+#define VLLM_KERNELS_DEQUANTISE_H
+#include "pool.h"
+#include "simd.h"
+
+namespace {
+
+/* Numbers of type S, converted to T. */
+template <class S, class T>
+inline void convert(const void *from, int64_t count, typename T::Element *out) {
+  const typename S::Element *values = static_cast<const typename S::Element *>(from);
+  for (int64_t at = 0; at < count; at += kLanes) store<T>(out + at, load<S>(values + at, count - at), count - at);
+}
+
+/* Elements of a block and its bytes. */
+struct Block {
+  int64_t elements, nbytes;
+};
+
+inline Block block_of(int64_t type) {
+  switch (type) {
+    case VK_F32: return {1, 4};
+    default: return {1, 2};
+  }
+}
+
+/* Writes `count` elements of whole blocks as T. */
+template <class T>
+inline void dequantise(int64_t type, const void *from, int64_t count, typename T::Element *out) {
+  switch (type) {
+    case VK_F32: return convert<F32, T>(from, count, out);
+    case VK_F16: return convert<F16, T>(from, count, out);
+    default: return convert<BF16, T>(from, count, out);
+  }
+}
+
+inline const char *row_at(const vk_part &part, int64_t row, int64_t k) {
+  Block block = block_of(part.type);
+  return static_cast<const char *>(part.rows) + row * (k / block.elements) * block.nbytes;
+}
+
+/* Rows `row` to `row + rows - 1` of a weight as T: where they are, or expanded into the worker's memory.
+ * next: what is worth asking for meanwhile; NULL when expanding reads ahead by itself. */
+template <class T>
+inline const typename T::Element *rows_of(const vk_linear *linear, int64_t row, int64_t rows, vk_pool *pool, int worker,
+                                          const char **next) {
+  int64_t k = linear->k, done = 0;
+  typename T::Element *tile = nullptr;
+  *next = nullptr;
+  for (int64_t number = 0; number < linear->num_parts && done < rows; number++) {
+    const vk_part &part = linear->parts[number];
+    if (row + done >= part.num_rows) {
+      row -= part.num_rows;
+      continue;
+    }
+    int64_t first = row + done, here = part.num_rows - first < rows - done ? part.num_rows - first : rows - done;
+    const char *from = row_at(part, first, k);
+    if (part.type == T::kType && here == rows) {
+      if (first + here < part.num_rows) *next = from + here * k * int64_t(sizeof(*tile));
+      return reinterpret_cast<const typename T::Element *>(from);
+    }
+    if (!tile) tile = static_cast<typename T::Element *>(pool_scratch(pool, worker, size_t(rows * k) * sizeof(*tile)));
+    dequantise<T>(part.type, from, here * k, tile + done * k);
+    done += here;
+    row -= part.num_rows;
+  }
+  return tile;
+}
+
+}  // namespace
+#endif

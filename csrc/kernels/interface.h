@@ -1,0 +1,67 @@
+/* The structs and functions that Python binds: cffi reads this file, so it holds plain declarations only. */
+
+struct vk_pool;
+
+/* Rows of a weight that are stored in one type, one after the other. */
+struct vk_part {
+  const void *rows;
+  int64_t num_rows;
+  int64_t type;
+};
+
+/* y = x W^T + b, with W [n, k] in up to three parts along n. */
+struct vk_linear {
+  struct vk_part parts[3];
+  const void *bias;        /* [n] of the activation type, or NULL */
+  int64_t num_parts, n, k;
+};
+
+/* One request's rows in a step. */
+struct vk_span {
+  int64_t start, end;      /* rows */
+  int64_t first_position;  /* of row `start` in its sequence; what is before it is in the cache */
+  int64_t first_block;     /* index into vk_step.block_table */
+};
+
+/* What all layers of a step share. */
+struct vk_step {
+  struct vk_pool *pool;
+  const struct vk_span *spans;
+  const int32_t *block_table; /* cache blocks of every span's sequence, one after the other */
+  const float *cos, *sin;     /* [m, head_dim / 2], or NULL: queries and keys come rotated */
+  char *keys, *values;        /* the cache of the first layer */
+  int64_t layer_bytes;        /* from the keys of one layer to those of the next */
+  int64_t m, num_spans, block_size;
+};
+
+/* The attention half of a decoder layer: x += o(attend(rotate(norm(qkv(norm(x)))))). */
+struct vk_attention {
+  struct vk_linear qkv, o;
+  const void *input_norm;         /* [hidden] */
+  const void *q_norm, *k_norm;    /* [head_dim] or NULL */
+  int64_t layer;                  /* whose cache it is */
+  int64_t num_heads, num_kv_heads, head_dim;
+  int64_t window;                 /* tokens that a token sees; 0 is all */
+  int64_t type;                   /* of activations and cache */
+  float scale, norm_eps;
+};
+
+/* The dense feed-forward half: x += down(silu(gate) * up) of norm(x). */
+struct vk_mlp {
+  struct vk_linear gate_up, down;
+  const void *norm;               /* [hidden] */
+  int64_t type;
+  float norm_eps;
+};
+
+int32_t vk_is_supported(void);
+struct vk_pool *vk_pool_create(int32_t size);
+void vk_pool_destroy(struct vk_pool *pool);
+void vk_attention_run(const struct vk_attention *layer, const struct vk_step *step, void *x);
+void vk_attend_run(const struct vk_attention *layer, const struct vk_step *step, void *qkv, void *out);
+void vk_mlp_run(const struct vk_mlp *layer, const struct vk_step *step, void *x);
+void vk_linear_run(struct vk_pool *pool, const struct vk_linear *linear, int64_t type, const void *x, int64_t m,
+                   void *out);
+void vk_norm_run(struct vk_pool *pool, const void *weight, float eps, int64_t type, const void *x, int64_t m, int64_t k,
+                 void *out);
+void vk_embed_run(const struct vk_linear *table, int64_t type, const int64_t *ids, int64_t m, void *out);

@@ -1,0 +1,111 @@
+/* Projections: every weight row is read once for all tokens of the step. */
+#ifndef VLLM_KERNELS_LINEAR_H
+#define VLLM_KERNELS_LINEAR_H
+#include "dequantise.h"
+#include "pool.h"
+#include "rows.h"
+
+namespace {
+
+/* Panels of a task: enough that a task outlasts the taking of its ticket, few enough that all threads end together. */
+constexpr int64_t kPanels = 3;
+/* Tokens whose float32 products are kept before they are written: they stay in the first cache. */
+constexpr int64_t kTokens = 64;
+
+template <class T>
+struct Projection {
+  using Element = typename T::Element;
+  const vk_linear *linear;
+  vk_pool *pool;
+  const Element *x;        /* [m, k] */
+  const Element *residual; /* [m, n] or NULL; may be `out` */
+  Element *out;            /* [m, n] */
+  int64_t m;
+};
+
+/* Adds bias and residual to a block of products and writes it in the activation type. */
+template <class T>
+inline void finish(const Projection<T> &job, const float *products, int64_t token, int64_t tokens, int64_t row,
+                   int64_t rows) {
+  const auto *bias = static_cast<const typename T::Element *>(job.linear->bias);
+  for (int64_t i = 0; i < tokens; i++) {
+    int64_t at = (token + i) * job.linear->n + row;
+    Vec value = _mm512_loadu_ps(products + i * kPanel);
+    if (bias) value = _mm512_add_ps(value, load<T>(bias + row, rows));
+    if (job.residual) value = _mm512_add_ps(value, load<T>(job.residual + at, rows));
+    store<T>(job.out + at, value, rows);
+  }
+}
+
+template <class T>
+void project_rows(void *argument, int64_t task, int worker) {
+  const Projection<T> &job = *static_cast<const Projection<T> *>(argument);
+  int64_t k = job.linear->k, n = job.linear->n, last = (task + 1) * kPanels * kPanel;
+  alignas(64) float products[kTokens * kPanel];
+  for (int64_t row = task * kPanels * kPanel; row < n && row < last; row += kPanel) {
+    int64_t rows = n - row < kPanel ? n - row : kPanel;
+    const char *next;
+    const auto *w = rows_of<T>(job.linear, row, rows, job.pool, worker, &next);
+    Panel<T> panel(w, rows, k, next);
+    for (int64_t token = 0; token < job.m; token += kTokens) {
+      int64_t tokens = job.m - token < kTokens ? job.m - token : kTokens;
+      multiply_rows<T>(job.x + token * k, tokens, &panel, products);
+      panel.ahead = nullptr;
+      finish<T>(job, products, token, tokens, row, rows);
+    }
+  }
+}
+
+/* out [m, n] = x [m, k] W^T + bias + residual. */
+template <class T>
+void project(vk_pool *pool, const vk_linear *linear, const typename T::Element *x, int64_t m,
+             const typename T::Element *residual, typename T::Element *out) {
+  Projection<T> job = {linear, pool, x, residual, out, m};
+  pool_run(pool, project_rows<T>, &job, (linear->n + kPanels * kPanel - 1) / (kPanels * kPanel));
+}
+
+/* Rows of tokens that are prepared for a projection. */
+template <class T>
+struct Preparation {
+  const typename T::Element *x;
+  const typename T::Element *weight; /* of the norm; NULL: silu(gate) * up */
+  typename T::Element *out;          /* [m, k] */
+  int64_t k;
+  float eps;
+};
+
+template <class T>
+void prepare_row(void *argument, int64_t token, int) {
+  const Preparation<T> &job = *static_cast<const Preparation<T> *>(argument);
+  typename T::Element *out = job.out + token * job.k;
+  if (job.weight) return rms_norm_row<T>(job.x + token * job.k, job.weight, job.eps, job.k, out);
+  const typename T::Element *gate = job.x + token * 2 * job.k;
+  silu_and_mul_row<T>(gate, gate + job.k, job.k, out);
+}
+
+/* For so few tokens it takes longer to tell the threads than to do the work. */
+constexpr int64_t kAlone = 2;
+
+template <class Job>
+void run_tokens(vk_pool *pool, vk_task task, Job *job, int64_t m) {
+  if (m > kAlone) return pool_run(pool, task, job, m);
+  for (int64_t token = 0; token < m; token++) task(job, token, 0);
+}
+
+/* out [m, k] = norm of x [m, k]. */
+template <class T>
+void normalise(vk_pool *pool, const void *weight, float eps, const typename T::Element *x, int64_t m, int64_t k,
+               typename T::Element *out) {
+  Preparation<T> job = {x, static_cast<const typename T::Element *>(weight), out, k, eps};
+  run_tokens(pool, prepare_row<T>, &job, m);
+}
+
+/* out [m, k] = silu(x[:, :k]) * x[:, k:] of x [m, 2k]. */
+template <class T>
+void silu_and_mul(vk_pool *pool, const typename T::Element *x, int64_t m, int64_t k, typename T::Element *out) {
+  Preparation<T> job = {x, nullptr, out, k, 0};
+  run_tokens(pool, prepare_row<T>, &job, m);
+}
+
+}  // namespace
+#endif

@@ -1,0 +1,190 @@
+/* A pool whose threads wait for work by spinning for a moment and then sleeping.
+ *
+ * A step is some hundred short jobs a few microseconds apart: waking a sleeping thread for each would cost more than
+ * the work, and spinning for ever would take the core from others when the engine is idle.
+ */
+#include "pool.h"
+
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
+
+namespace {
+
+constexpr int64_t kSpinNanoseconds = 60000;
+constexpr int kMaxThreads = 1024;
+constexpr int kBits = 32;
+constexpr uint64_t kMask = 0xFFFFFFFF;
+
+/* The tasks of one worker: the end of its range above, the next one below, in one word, so that a thread that takes a
+ * ticket learns at once whether it is good. A range is one piece, so that each thread walks through memory in order. */
+struct alignas(64) Range {
+  std::atomic<uint64_t> word;
+};
+
+struct Buffer {
+  void *data;
+  size_t nbytes;
+};
+
+int64_t now() {
+  timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return time.tv_sec * int64_t(1000000000) + time.tv_nsec;
+}
+
+void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+long futex(std::atomic<uint32_t> *word, int operation, uint32_t value) {
+  return syscall(SYS_futex, reinterpret_cast<uint32_t *>(word), operation, value, nullptr, nullptr, 0);
+}
+
+}  // namespace
+
+struct vk_pool {
+  int size;
+  Range ranges[kMaxThreads];
+  alignas(64) std::atomic<int64_t> done;
+  alignas(64) std::atomic<uint32_t> news;
+  std::atomic<int32_t> sleepers;
+  std::atomic<bool> is_stopping;
+  vk_task task;
+  void *job;
+  pthread_t threads[kMaxThreads];
+  Buffer shared[POOL_PIECES];
+  Buffer scratch[kMaxThreads];
+};
+
+namespace {
+
+struct Start {
+  vk_pool *pool;
+  int worker;
+};
+
+/* Takes the tasks of a range until none is left. */
+void work_through(vk_pool *pool, Range *range, int worker) {
+  while (true) {
+    uint64_t seen = range->word.load(std::memory_order_acquire);
+    if ((seen & kMask) >= seen >> kBits) return;
+    uint64_t ticket = range->word.fetch_add(1, std::memory_order_acq_rel);
+    if ((ticket & kMask) >= ticket >> kBits) return;
+    pool->task(pool->job, int64_t(ticket & kMask), worker);
+    pool->done.fetch_add(1, std::memory_order_release);
+  }
+}
+
+/* The worker's own tasks first, then those that others have not come to. */
+void work(vk_pool *pool, int worker) {
+  for (int at = 0; at < pool->size; at++) work_through(pool, &pool->ranges[(worker + at) % pool->size], worker);
+}
+
+/* Returns the number of the news after `seen`. */
+uint32_t wait_for_news(vk_pool *pool, uint32_t seen) {
+  int64_t until = now() + kSpinNanoseconds;
+  for (int turn = 1;; turn++) {
+    uint32_t news = pool->news.load(std::memory_order_acquire);
+    if (news != seen) return news;
+    relax();
+    if (turn % 64 == 0 && now() > until) {
+      pool->sleepers.fetch_add(1);
+      if (pool->news.load() == seen) futex(&pool->news, FUTEX_WAIT_PRIVATE, seen);
+      pool->sleepers.fetch_sub(1);
+      until = now() + kSpinNanoseconds;
+    }
+  }
+}
+
+void *run_worker(void *argument) {
+  Start start = *static_cast<Start *>(argument);
+  free(argument);
+  for (uint32_t seen = 0; !start.pool->is_stopping.load(std::memory_order_acquire);) {
+    seen = wait_for_news(start.pool, seen);
+    work(start.pool, start.worker);
+  }
+  return nullptr;
+}
+
+void wake(vk_pool *pool) {
+  pool->news.fetch_add(1);
+  if (pool->sleepers.load() > 0) futex(&pool->news, FUTEX_WAKE_PRIVATE, kMaxThreads);
+}
+
+void *grown(Buffer *buffer, size_t nbytes) {
+  if (buffer->nbytes < nbytes) {
+    free(buffer->data);
+    size_t rounded = (nbytes + 4095) / 4096 * 4096;
+    buffer->data = aligned_alloc(64, rounded);
+    if (!buffer->data) abort();
+    buffer->nbytes = rounded;
+  }
+  return buffer->data;
+}
+
+}  // namespace
+
+/* Returns a pool of `size` threads, the caller included; NULL when the system refuses. */
+VK_API vk_pool *vk_pool_create(int32_t size) {
+  vk_pool *pool = static_cast<vk_pool *>(aligned_alloc(64, (sizeof(vk_pool) + 63) / 64 * 64));
+  if (!pool) return nullptr;
+  __builtin_memset(static_cast<void *>(pool), 0, sizeof *pool);
+  pool->size = 1;
+  for (int worker = 1; worker < size && worker < kMaxThreads; worker++) {
+    Start *start = static_cast<Start *>(malloc(sizeof *start));
+    if (!start) break;
+    *start = {pool, worker};
+    if (pthread_create(&pool->threads[worker], nullptr, run_worker, start) != 0) {
+      free(start);
+      break;
+    }
+    pool->size++;
+  }
+  return pool;
+}
+
+/* Ends the threads and frees the pool. No job may be running. */
+VK_API void vk_pool_destroy(vk_pool *pool) {
+  if (!pool) return;
+  pool->is_stopping.store(true, std::memory_order_release);
+  wake(pool);
+  for (int worker = 1; worker < pool->size; worker++) pthread_join(pool->threads[worker], nullptr);
+  for (int worker = 0; worker < pool->size; worker++) free(pool->scratch[worker].data);
+  for (Buffer &buffer : pool->shared) free(buffer.data);
+  free(pool);
+}
+
+int pool_size(const vk_pool *pool) { return pool->size; }
+
+void pool_run(vk_pool *pool, vk_task task, void *job, int64_t count) {
+  if (pool->size == 1 || count == 1) {
+    for (int64_t number = 0; number < count; number++) task(job, number, 0);
+    return;
+  }
+  pool->task = task;
+  pool->job = job;
+  pool->done.store(0, std::memory_order_relaxed);
+  for (uint64_t worker = 0, size = uint64_t(pool->size); worker < size; worker++) {
+    uint64_t first = uint64_t(count) * worker / size, end = uint64_t(count) * (worker + 1) / size;
+    pool->ranges[worker].word.store(end << kBits | first, std::memory_order_release);
+  }
+  wake(pool);
+  work(pool, 0);
+  for (int turn = 1; pool->done.load(std::memory_order_acquire) < count; turn++) {
+    relax();
+    if (turn % 4096 == 0) sched_yield();
+  }
+}
+
+void *pool_shared(vk_pool *pool, int piece, size_t nbytes) { return grown(&pool->shared[piece], nbytes); }
+
+void *pool_scratch(vk_pool *pool, int worker, size_t nbytes) { return grown(&pool->scratch[worker], nbytes); }

@@ -1,0 +1,18 @@
+/* The threads of one engine. The caller works too, so a pool of n runs n - 1 threads. */
+#ifndef VLLM_KERNELS_POOL_H
+#define VLLM_KERNELS_POOL_H
+#include <stddef.h>
+#include "kernels.h"
+
+/* Computes one of a job's tasks; `worker` numbers the thread, from 0 to pool_size - 1. */
+typedef void (*vk_task)(void *job, int64_t task, int worker);
+
+int pool_size(const vk_pool *pool);
+/* Runs tasks 0 to count - 1 (below 2^31), in any order, on all threads, and returns when all are done. */
+void pool_run(vk_pool *pool, vk_task task, void *job, int64_t count);
+/* Memory that stays with the pool, 64-byte aligned: some pieces that a job's caller fills, and one for each worker.
+ * Ends the process when the system has no memory, as the C++ runtime would: no result could be given. */
+enum { POOL_NORMED, POOL_WIDE, POOL_MIXED, POOL_TASKS, POOL_PIECES };
+void *pool_shared(vk_pool *pool, int piece, size_t nbytes);
+void *pool_scratch(vk_pool *pool, int worker, size_t nbytes);
+#endif

@@ -1,0 +1,129 @@
+/* Rows of numbers: dot products of weight rows with token rows, and what is done to a token row beforehand. */
+#ifndef VLLM_KERNELS_ROWS_H
+#define VLLM_KERNELS_ROWS_H
+#include "simd.h"
+
+namespace {
+
+/* Weight rows that are multiplied together. */
+constexpr int64_t kPanel = 16;
+/* Bytes of a cache line. */
+constexpr int64_t kLine = 64;
+/* sums[i * 4 + j] = the lanewise products of x row i and w row j, for M token rows and 4 weight rows of k elements.
+ * At each step A lines are asked for from `ahead` on, which is moved. */
+template <class T, int M, int A>
+inline __attribute__((always_inline)) void accumulate(const typename T::Element *const x[M],
+                                                      const typename T::Element *const w[4], int64_t k,
+                                                      const char **ahead, Vec *sums) {
+  using D = Dot<T>;
+  Vec acc[M * 4];
+  const char *line = *ahead;
+  for (int i = 0; i < M * 4; i++) acc[i] = zero();
+  int64_t at = 0;
+  for (; at + D::kStep <= k; at += D::kStep) {
+    typename D::Lanes lanes[M];
+    for (int i = 0; i < M; i++) lanes[i] = D::get(x[i] + at);
+    for (int a = 0; a < A; a++) _mm_prefetch(line + a * kLine, _MM_HINT_T0);
+    line += A * kLine;
+    for (int j = 0; j < 4; j++) {
+      typename D::Lanes weight = D::get(w[j] + at);
+      for (int i = 0; i < M; i++) acc[i * 4 + j] = D::add(acc[i * 4 + j], lanes[i], weight);
+    }
+  }
+  if (at < k) {
+    typename D::Lanes lanes[M];
+    for (int i = 0; i < M; i++) lanes[i] = D::get(x[i] + at, k - at);
+    for (int j = 0; j < 4; j++) {
+      typename D::Lanes weight = D::get(w[j] + at, k - at);
+      for (int i = 0; i < M; i++) acc[i * 4 + j] = D::add(acc[i * 4 + j], lanes[i], weight);
+    }
+  }
+  for (int i = 0; i < M * 4; i++) sums[i] = acc[i];
+  *ahead = line;
+}
+
+/* A panel of up to 16 weight rows; rows that are not there stand for the last one, and nobody reads their products. */
+template <class T>
+struct Panel {
+  const typename T::Element *row[kPanel];
+  int64_t k;
+  const char *ahead; /* what is asked for while the panel is multiplied: the next one */
+
+  Panel(const typename T::Element *weight, int64_t rows, int64_t columns, const char *next) : k(columns), ahead(next) {
+    for (int64_t j = 0; j < kPanel; j++) row[j] = weight + (j < rows ? j : rows - 1) * columns;
+  }
+};
+
+/* out[i * kPanel + j] = x row i . panel row j for M token rows. */
+template <class T, int M, int A>
+inline void multiply_panel(const typename T::Element *x, Panel<T> *panel, float *out) {
+  const typename T::Element *rows[M];
+  for (int i = 0; i < M; i++) rows[i] = x + i * panel->k;
+  constexpr int kWide = 16 / M; /* weight rows of one reduction */
+  for (int64_t j = 0; j < kPanel; j += kWide) {
+    Vec sums[16];
+    for (int64_t group = 0; group < kWide / 4; group++)
+      accumulate<T, M, A>(rows, panel->row + j + group * 4, panel->k, &panel->ahead, sums + group * M * 4);
+    /* Lane (group * M + i) * 4 + column. */
+    alignas(64) float lanes[16];
+    _mm512_store_ps(lanes, lane_sums(sums));
+    for (int64_t group = 0; group < kWide / 4; group++)
+      for (int i = 0; i < M; i++)
+        _mm_store_ps(out + i * kPanel + j + group * 4, _mm_load_ps(lanes + (group * M + i) * 4));
+  }
+}
+
+/* The same for four token rows, of which there are `tiles` times four: the next panel is asked for evenly. */
+template <class T>
+inline void multiply_four(const typename T::Element *x, Panel<T> *panel, int64_t tile, int64_t tiles, float *out) {
+  if (!panel->ahead || tile >= 4) return multiply_panel<T, 4, 0>(x, panel, out);
+  if (tiles == 1) return multiply_panel<T, 4, 4>(x, panel, out);
+  if (tiles == 2) return multiply_panel<T, 4, 2>(x, panel, out);
+  multiply_panel<T, 4, 1>(x, panel, out);
+}
+
+/* out[i * kPanel + j] for m token rows. */
+template <class T>
+inline void multiply_rows(const typename T::Element *x, int64_t m, Panel<T> *panel, float *out) {
+  int64_t i = 0;
+  for (; i + 4 <= m; i += 4) multiply_four<T>(x + i * panel->k, panel, i / 4, m / 4, out + i * kPanel);
+  for (; i + 2 <= m; i += 2) {
+    if (panel->ahead && m < 4) multiply_panel<T, 2, 4>(x + i * panel->k, panel, out + i * kPanel);
+    else multiply_panel<T, 2, 0>(x + i * panel->k, panel, out + i * kPanel);
+  }
+  for (; i < m; i++) {
+    if (panel->ahead && m == 1) multiply_panel<T, 1, 4>(x + i * panel->k, panel, out + i * kPanel);
+    else multiply_panel<T, 1, 0>(x + i * panel->k, panel, out + i * kPanel);
+  }
+}
+
+/* out = x / sqrt(mean(x^2) + eps) * weight. Source: Zhang and Sennrich 2019, equation 4. */
+template <class T>
+inline void rms_norm_row(const typename T::Element *x, const typename T::Element *weight, float eps, int64_t k,
+                         typename T::Element *out) {
+  Vec sum = zero();
+  for (int64_t at = 0; at < k; at += kLanes) {
+    Vec value = load<T>(x + at, k - at);
+    sum = _mm512_fmadd_ps(value, value, sum);
+  }
+  Vec scale = broadcast(1.0f / __builtin_sqrtf(sum_of(sum) / float(k) + eps));
+  for (int64_t at = 0; at < k; at += kLanes) {
+    Vec value = _mm512_mul_ps(load<T>(x + at, k - at), scale);
+    store<T>(out + at, _mm512_mul_ps(value, load<T>(weight + at, k - at)), k - at);
+  }
+}
+
+/* out = silu(gate) * up. Source: Shazeer 2020 (SwiGLU). */
+template <class T>
+inline void silu_and_mul_row(const typename T::Element *gate, const typename T::Element *up, int64_t k,
+                             typename T::Element *out) {
+  for (int64_t at = 0; at < k; at += kLanes) {
+    Vec g = load<T>(gate + at, k - at);
+    Vec e = exponential(_mm512_sub_ps(zero(), g));
+    Vec silu = _mm512_div_ps(g, _mm512_add_ps(e, broadcast(1.0f)));
+    store<T>(out + at, _mm512_mul_ps(silu, load<T>(up + at, k - at)), k - at);
+  }
+}
+
+}  // namespace
+#endif
