@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from statistics import median
 
+from peers.measuring import foreign_share, usage
+
 
 def machine() -> str:
     """Name the processor, the usable cores and the interpreter."""
@@ -15,6 +17,21 @@ def machine() -> str:
     models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     cores = len(os.sched_getaffinity(0))
     return f"{models[0] if models else platform.machine()}, {cores} cores, Python {platform.python_version()}"
+
+
+def features() -> list[str]:
+    """Name the processor's extensions that matrix products depend on."""
+    wanted = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_tile", "asimd", "sve", "i8mm", "bf16")
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    flags = {word for line in lines if line.startswith(("flags", "Features")) for word in line.split()}
+    return [name for name in wanted if name in flags]
+
+
+def idle_load(seconds: float = 1.0) -> float:
+    """Say how much of a core the machine's processes use while this one waits."""
+    before = usage()
+    time.sleep(seconds)
+    return foreign_share(before, usage())
 
 
 def interleaved(commands: dict[str, list[str]], rounds: int, warm_up: int = 2) -> dict[str, float]:
