@@ -159,7 +159,7 @@ class Cudart:
 class Allocation:
     """Memory of the runtime; given back, once, when nobody holds it any more."""
 
-    __slots__ = ("_cudart", "_function", "address", "nbytes")
+    __slots__ = ("__weakref__", "_cudart", "_function", "address", "nbytes")
 
     def __init__(self, cudart: Cudart, function: str, address: int, nbytes: int) -> None:
         """Take over what was allocated. function: the runtime's function that frees it."""

@@ -8,7 +8,7 @@ Torch is met in functions that are handed in.
 import ctypes
 import mmap
 import threading
-from bisect import bisect_right
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -47,11 +47,11 @@ class PageableMapping:
 
 
 @dataclass(frozen=True, slots=True)
-class _HostRegion:
-    """A host region and who keeps it."""
+class _Held:
+    """A region and who keeps it, for as long as a tensor does."""
 
     region: Region
-    owner: object
+    owner: weakref.ref[Allocation | PageableMapping]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +89,7 @@ class CudaMemory(Memory):
         self._free_at_start = self._cudart.free_bytes()
         self._why_pageable: str | None = None
         self._device_bytes = 0
-        self._device_regions: list[Region] = []
-        self._host_regions: list[_HostRegion] = []
+        self._held: list[_Held] = []
         self._lock = threading.Lock()
         self._copy_stream: Any = None
         self._slots: dict[int, _Slot] = {}
@@ -138,7 +137,7 @@ class CudaMemory(Memory):
             allocation = self._cudart.allocate("device", nbytes)
         except CudaError as error:
             raise self._refused("device", nbytes, error, self.device_room()) from error
-        self._device_regions.append(Region("device", allocation.address, nbytes))
+        self._hold(Region("device", allocation.address, nbytes), allocation)
         return allocation.address, allocation
 
     def _host_region(self, nbytes: int) -> tuple[int, object]:
@@ -152,10 +151,13 @@ class CudaMemory(Memory):
             seen_at = self._cudart.device_pointer(owner.address) if can_map else None
         # The system gives whole pages; what is beyond the last weight is counted as overhead.
         region = Region("host", owner.address, -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE, seen_at)
-        with self._lock:
-            self._host_regions.append(_HostRegion(region, owner))
-            self._host_regions.sort(key=lambda held: held.region.address)
+        self._hold(region, owner)
         return owner.address, owner
+
+    def _hold(self, region: Region, owner: Allocation | PageableMapping) -> None:
+        with self._lock:
+            self._held = [held for held in self._held if held.owner() is not None]
+            self._held.append(_Held(region, weakref.ref(owner)))
 
     def _pinned(self, nbytes: int) -> Allocation:
         try:
@@ -176,18 +178,19 @@ class CudaMemory(Memory):
         address, nbytes = host.data_ptr(), host.nbytes
         if not nbytes:
             return self._torch.tensor_at(0, 0, None)
-        held = self._held(address)
+        region, owner = self._host_region_of(address)
         reason = self._access.why_not_in_place(nbytes)
-        seen_at = held.region.device_address
+        seen_at = region.device_address
         if reason is not None or seen_at is None:
             raise ModelLoadError(f"uva: host weights cannot be read in place: {reason or self._why_pageable}")
-        return self._torch.tensor_at(seen_at + address - held.region.address, nbytes, held.owner)
+        return self._torch.tensor_at(seen_at + address - region.address, nbytes, owner)
 
-    def _held(self, address: int) -> _HostRegion:
+    def _host_region_of(self, address: int) -> tuple[Region, object]:
         with self._lock:
-            index = bisect_right(self._host_regions, address, key=lambda held: held.region.address) - 1
-            if index >= 0 and self._host_regions[index].region.holds(address, 1):
-                return self._host_regions[index]
+            for held in self._held:
+                region, owner = held.region, held.owner()
+                if region.pool == "host" and region.address <= address < region.address + region.nbytes and owner:
+                    return region, owner
         raise ModelLoadError(f"address {address:#x} is in no host region of this engine")
 
     def start_copy(self, copies: Sequence[tuple[Tensor, Tensor]]) -> object:
@@ -244,7 +247,7 @@ class CudaMemory(Memory):
     def regions(self) -> Sequence[Region]:
         """List the regions of both pools."""
         with self._lock:
-            return (*self._device_regions, *(held.region for held in self._host_regions))
+            return tuple(held.region for held in self._held if held.owner() is not None)
 
     def close(self) -> None:
         """Wait for what runs on the device, and give streams and events back."""
@@ -257,9 +260,8 @@ class CudaMemory(Memory):
             cudart.call("cudaStreamDestroy", self._copy_stream)
         self._copy_stream = None
         self._slots.clear()
-        self._device_regions.clear()
         with self._lock:
-            self._host_regions.clear()
+            self._held.clear()
 
 
 class _StreamStaging(Staging):

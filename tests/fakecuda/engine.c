@@ -63,7 +63,7 @@ Region *region_of(const void *address, size_t nbytes) {
 }
 
 static size_t offset_in(const Region *region, const char *address) {
-    return inside(region->device, region, address, 0) ? (size_t)(address - region->device) : (size_t)(address - region->host);
+    return inside(region->device, region, address, 1) ? (size_t)(address - region->device) : (size_t)(address - region->host);
 }
 
 static char *inner(const void *address) {

@@ -25,6 +25,7 @@ COUNTERS = (
     "events",
     "allocations",
 )
+_HELD = ("device_bytes", "pinned_bytes", "regions", "streams", "events")
 #: Functions that need no device stay the runtime's own.
 _KEPT = ("cudaGetErrorName", "cudaGetErrorString", "cudaRuntimeGetVersion")
 _NOT_SUPPORTED = 801
@@ -79,6 +80,7 @@ class Machine:
 
     def __init__(self, library: ctypes.CDLL, kept: list[object]) -> None:
         self._library, self._kept = library, kept
+        self._baseline = dict.fromkeys(_HELD, 0)
         library.fake_counter.restype = ctypes.c_uint64
         library.fake_races.restype = ctypes.c_char_p
         library.fake_crossings.restype = ctypes.c_size_t
@@ -96,7 +98,9 @@ class Machine:
         library.fake_crossings.argtypes = [ctypes.POINTER(ctypes.c_uint64), ctypes.c_size_t]
 
     def reset(self) -> None:
-        """Bring every control back to what it is at the start."""
+        """Bring every control back to what it is at the start; what is held now counts as nothing."""
+        self._baseline = dict.fromkeys(_HELD, 0)
+        self._baseline = self.held()
         self.set_order("lazy")
         self.set_memory()
         self.set_limits()
@@ -144,9 +148,9 @@ class Machine:
         return {name: self._library.fake_counter(index) for index, name in enumerate(COUNTERS)}
 
     def held(self) -> dict[str, int]:
-        """What is allocated or open now: all 0 when nothing has leaked."""
+        """What was allocated or opened since the last reset: all 0 when nothing has leaked."""
         counters = self.counters()
-        return {name: counters[name] for name in ("device_bytes", "pinned_bytes", "regions", "streams", "events")}
+        return {name: counters[name] - self._baseline[name] for name in _HELD}
 
     def races(self) -> str:
         """The accesses that nothing orders, a line each."""

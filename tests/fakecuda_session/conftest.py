@@ -3,6 +3,7 @@
 `python -m tests.fakecuda` runs them. In any other test run the folder is empty, because that process has torch.
 """
 
+import gc
 import os
 import tempfile
 from pathlib import Path
@@ -17,24 +18,37 @@ else:
 
 import pytest
 
+FAILED = pytest.StashKey[bool]()
+
 
 @pytest.fixture
 def machine():
-    """The imagined device with nothing allocated, before and after."""
+    """The imagined device, every control at its start."""
     MACHINE.reset()
-    assert not any(MACHINE.held().values()), f"an earlier test left {MACHINE.held()}"
     yield MACHINE
     MACHINE.reset()
 
 
 @pytest.fixture
-def device(machine):
-    """Its compute stream."""
+def device(machine, request):
+    """Its compute stream. A test that succeeds has left nothing else behind."""
     from tests.fakecuda.device_tensor import Device
 
     made = Device(machine)
     yield made
     made.close()
+    gc.collect()
+    failed = request.node.stash.get(FAILED, False)
+    assert failed or not any(machine.held().values()), f"the test left {machine.held()}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """Remember failures: what a traceback holds is no leak."""
+    report = yield
+    if call.when == "call":
+        item.stash[FAILED] = report.failed
+    return report
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
 """Engines on the imagined device: the real load and generate path, with a CUDA memory and two hand-ins."""
 
 from contextlib import contextmanager
+from functools import cache
 
 import torch
 
@@ -14,6 +15,7 @@ from pyvllm.sampling_params import SamplingParams
 GIB = 1024**3
 #: The second prompt is longer than a tile of rows.
 PROMPTS = ("abc", "\x00\x7f zebra! 12345 and so on for a few words more")
+SIZES = {"max_model_len": 128, "max_num_batched_tokens": 64, "max_num_seqs": 4}
 GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
 
 
@@ -36,7 +38,7 @@ def loaded(device, model, document=None, *, environment=None, memory_class=CudaM
             prepare_memory(memory)
         return memory
 
-    settings = {"device": "cuda", "dtype": "float32", "threads": 2, "max_model_len": 128} | settings
+    settings = {**SIZES, "device": "cuda", "dtype": "float32", "threads": 2, **settings}
     offload = OffloadConfig.from_dict(document or {})
     engine = LLMEngine.load(EngineConfig(model=str(model), offload=offload, **settings), make_memory=make_memory)
     try:
@@ -55,11 +57,10 @@ def run(device, model, document=None, **settings) -> tuple[list[list[int]], dict
         return tokens_of(engine), engine.offload_report()
 
 
-def on_cpu(model, document=None, dtype="float32") -> list[list[int]]:
+@cache
+def on_cpu(model) -> list[list[int]]:
     """Greedy tokens of the CPU device: the same numbers by another path."""
-    offload = OffloadConfig.from_dict(document or {})
-    config = EngineConfig(model=str(model), device="cpu", dtype=dtype, threads=1, max_model_len=128, offload=offload)
-    engine = LLMEngine.load(config)
+    engine = LLMEngine.load(EngineConfig(model=str(model), device="cpu", dtype="float32", threads=1, **SIZES))
     try:
         return tokens_of(engine)
     finally:

@@ -19,7 +19,9 @@ DOCUMENTS = {
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("document", DOCUMENTS.values(), ids=DOCUMENTS)
-def test_every_architecture_says_what_it_says_on_the_cpu_in_every_order(machine, device, models, architecture, document):
+def test_every_architecture_says_what_it_says_on_the_cpu_in_every_order(
+    machine, device, models, architecture, document
+):
     model = models(architecture)
     expected = on_cpu(model)
     for order in ORDERS:
