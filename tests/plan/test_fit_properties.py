@@ -7,7 +7,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from pyvllm.config.model import WeightSpec, single
@@ -20,7 +20,8 @@ from pyvllm.offloader.guard import check_plan
 from pyvllm.offloader.plan import Capacity, Demand, make_plan
 
 AUTO = OffloadConfig.from_dict({"vllm_cpp": {"device_fit": {"auto": True}}})
-TEST = settings(max_examples=150)
+# A busy machine makes slow data, and a mixture may not fit at all: neither is a fault of a test.
+TEST = settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 CARD = HostAccess(DeviceAttributes(False, True, True, False, False), Environment())
 
 
@@ -49,6 +50,7 @@ models = st.builds(lambda make, layers, size: make(layers, size), st.sampled_fro
                    st.integers(1, 10**7))  # fmt: skip
 demands = st.builds(Demand, st.integers(0, 10**6), st.just(1), st.integers(0, 10**6), st.just(0))
 # uva in place, uva through staging buffers, no uva
+percents = st.integers(0, 110)
 ways = st.sampled_from([{}, {"host_access": CARD}, {"uva_refusal": "the device cannot map host memory"}])
 
 
@@ -60,6 +62,12 @@ def total(specs: list[WeightSpec]) -> int:
     return sum(spec.nbytes for spec in specs)
 
 
+def sized(specs, demand, percent: int, **way) -> Capacity:
+    """A device whose usable bytes hold cache, workspace and a percentage of the weights."""
+    usable = total(specs) * percent // 100 + demand.workspace_bytes + demand.kv_cache_bytes
+    return device(-(-usable * 100 // 92), **way)
+
+
 def fitted(specs, demand, capacity):
     """The plan of a fit, or None where nothing fits."""
     try:
@@ -68,10 +76,11 @@ def fitted(specs, demand, capacity):
         return None
 
 
-@given(models, demands, ways, st.integers(0, 6 * 10**7))
+@given(models, demands, ways, percents)
 @TEST
-def test_R111_weights_buffers_workspace_cache_and_margin_never_exceed_the_capacity(specs, demand, way, nbytes):
-    plan = fitted(specs, demand, device(nbytes, **way))
+def test_R111_weights_buffers_workspace_cache_and_margin_never_exceed_the_capacity(specs, demand, way, percent):
+    capacity = sized(specs, demand, percent, **way)
+    nbytes, plan = capacity.device_bytes, fitted(specs, demand, capacity)
     assume(plan is not None)
     check_plan(plan)
     away = sum(item.spec.nbytes for item in plan.placements if item.place is not Place.DEVICE)
@@ -79,10 +88,11 @@ def test_R111_weights_buffers_workspace_cache_and_margin_never_exceed_the_capaci
     assert held + demand.workspace_bytes + demand.kv_cache_bytes + 0.08 * nbytes <= nbytes + 1
 
 
-@given(models, demands, st.integers(0, 6 * 10**7))
+@given(models, demands, percents)
 @TEST
-def test_a_budget_is_never_larger_than_needed_by_more_than_one_weight(specs, demand, nbytes):
-    plan = fitted(specs, demand, device(nbytes))
+def test_a_budget_is_never_larger_than_needed_by_more_than_one_weight(specs, demand, percent):
+    capacity = sized(specs, demand, percent)
+    nbytes, plan = capacity.device_bytes, fitted(specs, demand, capacity)
     assume(plan is not None and plan.offload.resolved_backend == "uva")
     moved = [item.spec.nbytes for item in plan.placements if item.place is Place.HOST]
     room = int(nbytes * 0.92) - demand.workspace_bytes - demand.kv_cache_bytes
@@ -91,12 +101,12 @@ def test_a_budget_is_never_larger_than_needed_by_more_than_one_weight(specs, dem
     assert sum(moved[:-1]) < plan.offload.uva_max_bytes <= sum(moved)
 
 
-@given(models, demands, ways, st.lists(st.integers(0, 6 * 10**7), min_size=2, max_size=6))
+@given(models, demands, ways, st.lists(percents, min_size=2, max_size=6))
 @TEST
 def test_more_capacity_never_moves_more_bytes_a_token(specs, demand, way, sizes):
     costs = []
-    for nbytes in sorted(sizes):
-        plan = fitted(specs, demand, device(nbytes, **way))
+    for percent in sorted(sizes):
+        plan = fitted(specs, demand, sized(specs, demand, percent, **way))
         crossing = float("inf")
         if plan is not None:
             crossing = plan.to_document()["bus_bytes_per_token"]["expected"]
@@ -104,10 +114,10 @@ def test_more_capacity_never_moves_more_bytes_a_token(specs, demand, way, sizes)
     assert costs == sorted(costs, reverse=True)
 
 
-@given(models, demands, st.integers(0, 6 * 10**7))
+@given(models, demands, ways, percents)
 @TEST
-def test_the_printed_configuration_parses_back_to_the_same_plan(specs, demand, nbytes):
-    capacity = device(nbytes)
+def test_the_printed_configuration_parses_back_to_the_same_plan(specs, demand, way, percent):
+    capacity = sized(specs, demand, percent, **way)
     plan = fitted(specs, demand, capacity)
     assume(plan is not None)
     text = plan.to_document()["fit"]["offload_config"]
@@ -116,11 +126,12 @@ def test_the_printed_configuration_parses_back_to_the_same_plan(specs, demand, n
     assert again.offload == plan.offload
 
 
-@given(models, demands, st.integers(0, 6 * 10**7))
+@given(models, demands, percents)
 @TEST
-def test_a_model_that_fits_is_left_alone_and_one_that_does_not_is_not(specs, demand, nbytes):
-    room = int(nbytes * 0.92) - demand.workspace_bytes - demand.kv_cache_bytes
-    plan = fitted(specs, demand, device(nbytes))
+def test_a_model_that_fits_is_left_alone_and_one_that_does_not_is_not(specs, demand, percent):
+    capacity = sized(specs, demand, percent)
+    room = int(capacity.device_bytes * 0.92) - demand.workspace_bytes - demand.kv_cache_bytes
+    plan = fitted(specs, demand, capacity)
     if total(specs) <= room:
         assert not plan.offload.is_offloading_enabled
     else:
@@ -141,10 +152,11 @@ def test_a_mixture_of_experts_moves_experts_in_walk_order_and_nothing_else(layer
     assert all(item.spec.num_experts for item in plan.placements if item.place is not Place.DEVICE)
 
 
-@given(layers_of_sizes, st.integers(1, 10**7), demands, st.integers(0, 6 * 10**7))
+@given(layers_of_sizes, st.integers(1, 10**7), demands, percents)
 @TEST
-def test_no_group_pattern_moves_fewer_bytes_than_the_choice_for_a_dense_model(layers, embedding, demand, nbytes):
-    specs, capacity = dense(layers, embedding), device(nbytes)
+def test_no_group_pattern_moves_fewer_bytes_than_the_choice_for_a_dense_model(layers, embedding, demand, percent):
+    specs = dense(layers, embedding)
+    capacity = sized(specs, demand, percent)
     plan = fitted(specs, demand, capacity)
     assume(plan is None or plan.offload.is_offloading_enabled)
     best = plan.to_document()["bus_bytes_per_token"]["expected"] if plan else float("inf")

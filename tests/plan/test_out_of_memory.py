@@ -11,6 +11,7 @@ from pyvllm.errors import DoesNotFit, GenerationError
 from pyvllm.offloader.guard import explain_failure, is_out_of_memory
 from pyvllm.offloader.plan import Capacity, Demand, make_plan
 from pyvllm.worker.kv_cache import KVCache
+from pyvllm.worker.model_runner import ModelRunner
 from tests.offload.engines import GREEDY, PROMPTS, loaded
 from tests.tiny_models import write_tiny
 
@@ -79,7 +80,7 @@ def test_generation_that_runs_out_of_memory_fails_with_that_text_and_the_engine_
     with loaded(model, UVA) as engine:
         expected = engine.generate(PROMPTS[0], GREEDY).token_ids
         with monkeypatch.context() as patch:
-            patch.setattr(torch.nn.functional, "silu", lambda *_, **__: torch.empty(2**62, dtype=torch.uint8))
+            patch.setattr(ModelRunner, "execute", lambda *_: torch.empty(2**62, dtype=torch.uint8))
             with pytest.raises(GenerationError, match=r"out of memory: .*offload is uva with .* one memory pool"):
                 engine.generate(PROMPTS[0], GREEDY)
         assert engine.generate(PROMPTS[0], GREEDY).token_ids == expected
