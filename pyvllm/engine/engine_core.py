@@ -71,6 +71,8 @@ class EngineCore:
         """Start without requests. explain: gives the text of a computation's failure."""
         self.scheduler = scheduler
         self.runner = runner
+        self.num_steps = 0
+        """Steps that were computed."""
         self._max_model_len = max_model_len
         self._explain = explain
         self._requests: dict[int, EngineRequest] = {}
@@ -98,6 +100,7 @@ class EngineCore:
         ending = [self._requests[part.request.request_id] for part in step if part.is_last_chunk]
         try:
             hidden = self.runner.execute(step)
+            self.num_steps += 1
             self.scheduler.commit(step)
             self._deliver(ending, hidden)
         except Exception as error:  # whatever a model raises must reach its requests' callers, not end this thread

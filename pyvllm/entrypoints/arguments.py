@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import NoReturn
 
-from pyvllm.config.engine import DEVICES, GGUF_WEIGHTS, EngineConfig
+from pyvllm.config.engine import DEVICES, GGUF_WEIGHTS, SCHEDULING_POLICIES, EngineConfig
 from pyvllm.config.offload import OffloadConfig
 from pyvllm.errors import InvalidArgument
 
@@ -32,6 +32,14 @@ DTYPE_ALIASES: Mapping[str, str] = {"half": "float16", "float": "float32"}
 SUFFIXES: Mapping[str, int] = {
     "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40,
 }  # fmt: skip
+
+
+#: Fields of the C library that are not supported yet, with the texts that ask for nothing.
+UNSUPPORTED: Mapping[str, tuple[str, ...]] = {
+    "speculative_config": ("",),
+    "kv_transfer_config": ("",),
+    "limit_mm_per_prompt": ("", "{}"),
+}
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -168,11 +176,25 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
     add("--max-model-len", type=readable_int, metavar="N", help=length)
     fraction = "fraction of the device's free memory that may be used (default: 0.92)"
     add("--gpu-memory-utilization", type=float, default=0.92, metavar="F", help=fraction)
-    cache = "bytes of the key-value cache (default: what one sequence of the longest length needs)"
+    cache = "bytes of the key-value cache (default: sized by the device)"
     add("--kv-cache-memory-bytes", type=readable_int, default=0, metavar="N", help=cache)
+    add("--block-size", type=int, default=32, metavar="N", help="tokens in a cache block, 16 or more (default: 32)")
+    blocks = "blocks of the key-value cache (default: sized by the bytes)"
+    add("--num-gpu-blocks-override", type=int, metavar="N", help=blocks)
+    add("--max-num-seqs", type=int, default=8, metavar="N", help="requests in a step at most (default: 8)")
+    batched = "tokens in a step at most, such as 2048 or 2K (default: 2048; 4096 for a mixture of experts)"
+    add("--max-num-batched-tokens", type=readable_int, metavar="N", help=batched)
+    add("--scheduling-policy", default="fcfs", help=f"one of {', '.join(SCHEDULING_POLICIES)} (default: fcfs)")
+    prefix = "whether requests share the cache of equal prefixes (default: on)"
+    add("--enable-prefix-caching", action=argparse.BooleanOptionalAction, default=True, help=prefix)
     add("--threads", type=int, metavar="N", help="compute and reader threads (default: usable cores)")
     add("--tokenizer-config-path", metavar="FILE", help="a tokenizer_config.json to use instead of the model's")
     add("--gguf-weights", default="auto", help=f"one of {', '.join(GGUF_WEIGHTS)}")
+    for name, values in UNSUPPORTED.items():
+        add(flag(name), metavar="JSON", help=f"not supported: {' or '.join(map(repr, values))} only")
+    add("--language-model-only", action="store_true", help="leave out all but the language model; there is no more")
+    jump = "not supported: off only"
+    add("--enable-jump-forward", action=argparse.BooleanOptionalAction, default=False, help=jump)
     add_offload_arguments(parser)
 
 
@@ -196,6 +218,12 @@ def engine_config(args: argparse.Namespace, model: str) -> EngineConfig:
     Raises InvalidArgument, naming what is wrong; no file is opened.
     """
     flat = {name: getattr(args, name) for name in FLAT_FIELDS if getattr(args, name) is not None}
+    for name, values in UNSUPPORTED.items():
+        value = getattr(args, name)
+        if value is not None and value.strip() not in values:
+            raise InvalidArgument(f"{flag(name)} is not supported yet: leave it out; got {value!r:.80}")
+    if args.enable_jump_forward:
+        raise InvalidArgument("--enable-jump-forward is not supported yet: leave it out")
     return EngineConfig(
         model=model,
         tokenizer_config_path=args.tokenizer_config_path,
@@ -204,6 +232,12 @@ def engine_config(args: argparse.Namespace, model: str) -> EngineConfig:
         max_model_len=args.max_model_len,
         gpu_memory_utilization=args.gpu_memory_utilization,
         kv_cache_memory_bytes=args.kv_cache_memory_bytes,
+        block_size=args.block_size,
+        num_blocks=args.num_gpu_blocks_override,
+        max_num_seqs=args.max_num_seqs,
+        max_num_batched_tokens=args.max_num_batched_tokens,
+        scheduling_policy=args.scheduling_policy,
+        enable_prefix_caching=args.enable_prefix_caching,
         threads=args.threads,
         gguf_weights=args.gguf_weights,
         offload=offload_from(args.offload_config, flat, flag),

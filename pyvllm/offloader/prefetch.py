@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from time import perf_counter
 
 from pyvllm.config.model import WeightSpec
 from pyvllm.config.offload import PrefetchOffloadConfig
@@ -100,6 +101,10 @@ class LayerStream:
         self._tickets: dict[int, object] = {}
         self.copied_bytes = 0
         """Bytes copied into buffers since the start."""
+        self.num_waits = 0
+        """Streamed layers that compute came to since the start."""
+        self.wait_s = 0.0
+        """Seconds that those waits took on the thread that computes."""
         self.history: list[int] = []
         """Positions in the order in which their copies were started, of the last steps."""
 
@@ -127,7 +132,9 @@ class LayerStream:
         slot = position % self._schedule.steps
         if self._holds.get(slot) != position:
             self._fill(position)
+        start = perf_counter()
         self._memory.wait_copy(self._tickets[slot])
+        self.num_waits, self.wait_s = self.num_waits + 1, self.wait_s + perf_counter() - start
         yield
         self._fill(self._schedule.following(position))
 

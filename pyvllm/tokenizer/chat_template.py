@@ -14,9 +14,9 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from pyvllm.errors import FormatError, InvalidArgument, VllmError
+from pyvllm.tokenizer.files import MAX_TEMPLATE_BYTES
 from pyvllm.tokenizer.template_sandbox import Budget, HardenedEnvironment, RefusedByTemplate
 
-MAX_TEMPLATE_BYTES = 256 * 1024
 MAX_MESSAGES = 1024
 MAX_DEPTH = 64
 #: The result may have this many characters for each token of max_model_len.

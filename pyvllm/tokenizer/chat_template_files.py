@@ -4,8 +4,8 @@ import os
 from collections.abc import Mapping
 
 from pyvllm.errors import FormatError, InvalidArgument
-from pyvllm.tokenizer.chat_template import MAX_TEMPLATE_BYTES, ChatTemplate
-from pyvllm.tokenizer.files import read_file, read_json_object
+from pyvllm.tokenizer.chat_template import ChatTemplate
+from pyvllm.tokenizer.files import MAX_TEMPLATE_BYTES, read_file, read_json_object
 from pyvllm.tokenizer.special_tokens import tokenizer_config
 
 _GGUF_KEY = "tokenizer.chat_template"

@@ -12,6 +12,7 @@ from pyvllm.errors import FormatError, ModelLoadError
 
 MAX_TOKENIZER_BYTES = 256 * 2**20
 MAX_CONFIG_BYTES = 10 * 2**20
+MAX_TEMPLATE_BYTES = 256 * 2**10
 
 
 def read_file(path: str, max_bytes: int) -> bytes:

@@ -46,18 +46,20 @@ class Tokenizer:
         self.vocab_size = backend.get_vocab_size(with_added_tokens=True)
         self.num_ids = max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Return the ids of `text`, with the special tokens that the model's prompts begin or end with.
 
-        A special token that stands in the text is one id. Raises InvalidArgument for text that is not valid Unicode,
+        add_special_tokens: false for a text that has them already, as chat templates write them. A special token that
+        stands in the text is one id. Raises InvalidArgument for text that is not valid Unicode,
         GenerationError where the tokenizer itself fails.
         """
         try:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
             raise InvalidArgument(f"the prompt is not valid Unicode text: {error}") from error
-        call = partial(self._backend.encode, text, add_special_tokens=True)
-        return self._ends.applied(_guarded(call, GenerationError, "the tokenizer fails on this prompt").ids)
+        call = partial(self._backend.encode, text, add_special_tokens=add_special_tokens)
+        ids: list[int] = _guarded(call, GenerationError, "the tokenizer fails on this prompt").ids
+        return self._ends.applied(ids) if add_special_tokens else ids
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         """Return the text of `ids`; bytes that are no UTF-8 become U+FFFD, ids of no token are left out."""

@@ -1,5 +1,7 @@
 """One tiny model, one server on it and the library beside it, for every test of this directory."""
 
+import json
+
 import pytest
 
 from pyvllm import LLM
@@ -8,16 +10,27 @@ from tests.tiny_models import write_tiny
 
 KEY = "a key"
 OFFLOAD = '{"uva": {"cpu_offload_gb": 0.0001}}'
+#: Short, because the tiny model has one token a byte.
+TEMPLATE = (
+    "{% for m in messages %}{{ m.role[0] ~ ':' ~ m.content ~ '\n' }}{% endfor %}"
+    "{% for t in tools or [] %}{{ t.function.name ~ '\n' }}{% endfor %}{% if add_generation_prompt %}a:{% endif %}"
+)
 
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory):
-    return str(write_tiny("LlamaForCausalLM", tmp_path_factory.mktemp("llama")))
+    directory = write_tiny("LlamaForCausalLM", tmp_path_factory.mktemp("llama"))
+    path = directory / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "chat_template": TEMPLATE}))
+    return str(directory)
 
 
 @pytest.fixture(scope="session")
 def server(model):
-    process = ServerProcess("--model", model, "--served-model-name", "tiny", "small", "--offload-config", OFFLOAD)
+    flags = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--reasoning-parser", "qwen3")
+    process = ServerProcess(
+        "--model", model, "--served-model-name", "tiny", "small", "--offload-config", OFFLOAD, *flags
+    )
     yield process
     assert process.stop() == 0
 

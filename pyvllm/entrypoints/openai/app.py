@@ -1,9 +1,10 @@
-"""The routes: `/health`, `/offload`, `/v1/models`, `/v1/completions`. Answers come from CompletionService."""
+"""The routes: `/health`, `/metrics`, `/offload`, `/v1/...`. HTTP only; answers come from Service."""
 
 import asyncio
 import hashlib
 import hmac
-from collections.abc import Sequence
+import json
+from collections.abc import Awaitable, Callable, Sequence
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -13,8 +14,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from pyvllm.entrypoints.openai.protocol import ApiError, bad_request
-from pyvllm.entrypoints.openai.serving import CompletionService
+from pyvllm.entrypoints.openai.chat_answer import Json
+from pyvllm.entrypoints.openai.fields import ApiError, bad_request
+from pyvllm.entrypoints.openai.metrics import CONTENT_TYPE
+from pyvllm.entrypoints.openai.serving import Service, Stream
 
 MAX_BODY_BYTES = 16 * 2**20
 
@@ -53,7 +56,7 @@ def _digest(key: bytes) -> bytes:
     return hashlib.sha256(key).digest()
 
 
-def build_app(service: CompletionService, api_keys: Sequence[str]) -> Starlette:
+def build_app(service: Service, api_keys: Sequence[str]) -> Starlette:
     """Build the application that serves one model; without keys it asks for none."""
 
     async def health(_: Request) -> Response:
@@ -68,25 +71,74 @@ def build_app(service: CompletionService, api_keys: Sequence[str]) -> Starlette:
             raise bad_request(f"names must be one of {', '.join(_FLAGS)}, got {given!r:.80}", "names")
         return JSONResponse(await service.offload_report(with_names=_FLAGS[given]))
 
+    async def metrics(_: Request) -> Response:
+        return Response(service.metrics.text(), headers={"content-type": CONTENT_TYPE})
+
     async def completions(request: Request) -> Response:
-        body = await _read_body(request)
-        gone = asyncio.Event()
-        watch = asyncio.create_task(_watch(request, gone))
-        try:
-            return JSONResponse(await service.complete(body, gone))
-        finally:
-            watch.cancel()
+        return await _answer(request, service.complete)
+
+    async def chat(request: Request) -> Response:
+        return await _answer(request, service.chat)
+
+    async def embeddings(request: Request) -> Response:
+        return await _answer(request, service.embed)
 
     return Starlette(
         routes=[
             Route("/health", health),
             Route("/offload", offload),
             Route("/v1/models", models),
+            Route("/metrics", metrics),
             Route("/v1/completions", completions, methods=["POST"]),
+            Route("/v1/chat/completions", chat, methods=["POST"]),
+            Route("/v1/embeddings", embeddings, methods=["POST"]),
         ],
         middleware=[Middleware(RequireApiKey, keys=api_keys)] if api_keys else [],
         exception_handlers={ApiError: _on_api_error, HTTPException: _on_http_error, Exception: _on_defect},
     )
+
+
+class EventStream(Response):
+    """Sends an answer in parts, as server-sent events; ends when the client has gone."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, stream: Stream, watch: "asyncio.Task[None]") -> None:
+        super().__init__(headers={"cache-control": "no-cache"})
+        del self.headers["content-length"]
+        self._stream = stream
+        self._watch = watch
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection as ASGI has it."""
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            async for part in self._stream.events:
+                await self._send(send, json.dumps(part, ensure_ascii=False))
+            await self._send(send, "[DONE]", is_last=True)
+        finally:
+            self._watch.cancel()
+            self._stream.close()
+
+    async def _send(self, send: Send, data: str, *, is_last: bool = False) -> None:
+        # A lone surrogate, which a model's JSON may hold as an escape, has no bytes.
+        body = f"data: {data}\n\n".encode("utf-8", "replace")
+        await send({"type": "http.response.body", "body": body, "more_body": not is_last})
+
+
+async def _answer(request: Request, serve: Callable[[bytes, asyncio.Event], Awaitable[Json | Stream]]) -> Response:
+    body = await _read_body(request)
+    gone = asyncio.Event()
+    watch = asyncio.create_task(_watch(request, gone))
+    try:
+        answer = await serve(body, gone)
+    except BaseException:
+        watch.cancel()
+        raise
+    if isinstance(answer, Stream):
+        return EventStream(answer, watch)
+    watch.cancel()
+    return JSONResponse(answer)
 
 
 async def _read_body(request: Request) -> bytes:

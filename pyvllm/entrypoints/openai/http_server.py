@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import uvicorn
 
 from pyvllm.entrypoints.openai.app import build_app
-from pyvllm.entrypoints.openai.serving import CompletionService
+from pyvllm.entrypoints.openai.serving import Service
 
 #: Seconds that running requests have after SIGTERM; container runtimes kill after ten.
 SHUTDOWN_S = 6
@@ -23,7 +23,7 @@ KEEP_ALIVE_S = 5
 class _Server(uvicorn.Server):
     """Gives running requests SHUTDOWN_S seconds and then an answer that says why they were stopped."""
 
-    def __init__(self, config: uvicorn.Config, service: CompletionService) -> None:
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
         self._service = service
 
@@ -33,7 +33,7 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def serve(service: CompletionService, api_keys: Sequence[str], listener: socket.socket) -> None:
+def serve(service: Service, api_keys: Sequence[str], listener: socket.socket) -> None:
     """Serve until SIGTERM or SIGINT; the caller closes service and listener."""
     config = uvicorn.Config(
         build_app(service, api_keys),

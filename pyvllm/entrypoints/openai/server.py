@@ -14,9 +14,14 @@ from importlib.util import find_spec
 from pyvllm import logger
 from pyvllm.config.engine import EngineConfig
 from pyvllm.engine import preview
+from pyvllm.engine.start import load_engine
 from pyvllm.entrypoints.arguments import OneLineParser, add_engine_arguments, engine_config, one_line
+from pyvllm.entrypoints.openai.chat_options import ChatOptions
+from pyvllm.entrypoints.openai.reasoning_parsers import REASONING_PARSERS
+from pyvllm.entrypoints.openai.tool_parsers import TOOL_PARSERS
 from pyvllm.entrypoints.tables import offload_line
 from pyvllm.errors import InvalidArgument, VllmError
+from pyvllm.tokenizer.files import MAX_TEMPLATE_BYTES, read_file
 
 #: Connections that may wait to be accepted.
 BACKLOG = 2048
@@ -26,7 +31,7 @@ def make_parser() -> OneLineParser:
     """Build the parser of the server's flags, spelled as vLLM spells them."""
     parser = OneLineParser(
         prog="vllm-server",
-        description="Serve a model at /v1/completions, with its weights offloaded as vLLM's OffloadConfig says.",
+        description="Serve a model as OpenAI does, with its weights offloaded as vLLM's OffloadConfig says.",
     )
     parser.add_argument("--model", metavar="PATH", help="a Hugging Face directory or a GGUF file")
     check = "check the flags, print the normalised offload document as JSON and exit; opens no model"
@@ -38,8 +43,40 @@ def make_parser() -> OneLineParser:
     serving.add_argument("--served-model-name", nargs="+", metavar="NAME", help=names)
     keys = "keys of which requests must bear one (default: the environment's VLLM_API_KEY, else none is asked for)"
     serving.add_argument("--api-key", nargs="+", metavar="KEY", help=keys)
+    _add_chat_arguments(parser)
     add_engine_arguments(parser)
     return parser
+
+
+def _add_chat_arguments(parser: OneLineParser) -> None:
+    add = parser.add_argument_group("chat").add_argument
+    template = "a file with a chat template, or the template itself (default: the model's own)"
+    add("--chat-template", metavar="FILE", help=template)
+    auto = "let the model choose to call a tool; needs --tool-call-parser"
+    add("--enable-auto-tool-choice", action="store_true", help=auto)
+    add("--tool-call-parser", metavar="NAME", help=f"one of {', '.join(sorted(TOOL_PARSERS))}")
+    add("--reasoning-parser", metavar="NAME", help=f"one of {', '.join(sorted(REASONING_PARSERS))}")
+
+
+def _chat_options(args: Namespace) -> ChatOptions:
+    if args.enable_auto_tool_choice and not args.tool_call_parser:
+        raise InvalidArgument("--enable-auto-tool-choice needs --tool-call-parser")
+    if args.tool_call_parser and not args.enable_auto_tool_choice:
+        raise InvalidArgument("--tool-call-parser acts with --enable-auto-tool-choice only: give both")
+    template = args.chat_template
+    # As in vLLM: what has a brace or a new line is a template and no path.
+    if template is not None and not any(mark in template for mark in "{}\n"):
+        template = _read_template(template)
+    return ChatOptions(
+        tool_parser=args.tool_call_parser, reasoning_parser=args.reasoning_parser, chat_template=template
+    )
+
+
+def _read_template(path: str) -> str:
+    try:
+        return read_file(path, MAX_TEMPLATE_BYTES).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidArgument(f"--chat-template {path}: is not valid UTF-8: {error}") from error
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -57,6 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str]) -> int:
     args = make_parser().parse(argv)
     config = engine_config(args, args.model or "")
+    chat = _chat_options(args)
     keys = _api_keys(args)
     if not 0 <= args.port <= 65535:
         raise InvalidArgument(f"--port must be from 0 to 65535, got {args.port}")
@@ -69,7 +107,7 @@ def _run(argv: Sequence[str]) -> int:
     with _bind(args.host, args.port) as listener:
         if not keys and not _is_loopback(listener):
             logger.warning(f"server: {args.host} is reachable from outside and no --api-key is set")
-        _serve(config, args.served_model_name or [args.model], keys, listener)
+        _serve(config, chat, args.served_model_name or [args.model], keys, listener)
     return 0
 
 
@@ -81,7 +119,7 @@ def _api_keys(args: Namespace) -> list[str]:
 
 
 def _require_extra() -> None:
-    missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
+    missing = [name for name in ("starlette", "uvicorn", "prometheus_client") if find_spec(name) is None]
     if missing:
         verb = "is" if len(missing) == 1 else "are"
         raise VllmError(f"{' and '.join(missing)} {verb} not installed: pip install 'pyvllm[server]'")
@@ -108,13 +146,18 @@ def _is_loopback(listener: socket.socket) -> bool:
     return host.startswith("127.") or host == "::1"
 
 
-def _serve(config: EngineConfig, names: Sequence[str], keys: Sequence[str], listener: socket.socket) -> None:
-    from pyvllm.engine.llm_engine import LLMEngine
+def _serve(
+    config: EngineConfig, chat: ChatOptions, names: Sequence[str], keys: Sequence[str], listener: socket.socket
+) -> None:
     from pyvllm.entrypoints.openai.http_server import serve
-    from pyvllm.entrypoints.openai.serving import CompletionService
+    from pyvllm.entrypoints.openai.serving import Service
 
-    engine = LLMEngine.load(config)
-    service = CompletionService(engine, names)
+    engine = load_engine(config)
+    try:
+        service = Service(engine, names, chat)
+    except BaseException:
+        engine.close()
+        raise
     try:
         logger.info(f"server: {offload_line(engine.offload_report())}")
         listener.listen(BACKLOG)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyvllm.entrypoints.openai.protocol import NEUTRAL, ApiError, Choice, completion_body, parse_completion
-from pyvllm.sampling_params import SamplingParams
+from pyvllm.sampling_params import SamplingParams, StructuredOutputsParams
 
 MAX_LEN = 64
 
@@ -35,10 +35,13 @@ BAD_FIELDS = [
     ("n", 0), ("n", 17), ("n", True), ("n", 10**6), ("best_of", 2), ("best_of", 0),
     ("stop", 1), ("stop", [""]), ("stop", ""), ("stop", ["a"] * 17), ("stop", "x" * 257), ("stop", ["a", None]),
     ("ignore_eos", 1), ("ignore_eos", "true"),
-    ("stream", True), ("stream", 0), ("stream_options", {}), ("echo", True), ("suffix", "x"), ("logprobs", 0),
-    ("logit_bias", {"1": 5}), ("presence_penalty", 0.5), ("presence_penalty", False), ("frequency_penalty", 1),
-    ("repetition_penalty", 1.1), ("min_tokens", 1), ("prompt_logprobs", 1), ("stop_token_ids", [1]),
-    ("response_format", {"type": "json_object"}), ("structured_outputs", {"regex": "a"}), ("bad_words", ["x"]),
+    ("stream", 0), ("stream", "true"), ("stream_options", {}), ("echo", True), ("suffix", "x"), ("logprobs", 0),
+    ("logit_bias", {"1": 5}), ("presence_penalty", 2.5), ("presence_penalty", False), ("frequency_penalty", -2.5),
+    ("repetition_penalty", 0), ("min_tokens", 17), ("min_tokens", -1), ("prompt_logprobs", 1), ("stop_token_ids", [1]),
+    ("response_format", {"type": "xml"}), ("response_format", {"type": "json_schema"}), ("response_format", "text"),
+    ("response_format", {"type": "json_schema", "json_schema": {"schema": "x"}}), ("bad_words", ["x"]),
+    ("structured_outputs", {}), ("structured_outputs", {"regex": "a", "choice": ["b"]}), ("structured_outputs", "a"),
+    ("structured_outputs", {"other": 1}), ("structured_outputs", {"choice": []}), ("priority", 1), ("priority", 2**31),
 ]  # fmt: skip
 
 
@@ -61,10 +64,42 @@ def test_unsupported_field_is_accepted_at_its_neutral_values_and_refused_otherwi
 
 
 def test_fields_act():
-    numbers = {"max_tokens": 7, "temperature": 0.5, "top_p": 0.9, "top_k": 3, "min_p": 0.1, "seed": 11}
+    numbers = {"max_tokens": 7, "temperature": 0.5, "top_p": 0.9, "top_k": 3, "min_p": 0.1, "seed": 11,
+               "presence_penalty": 0.5, "frequency_penalty": -1, "repetition_penalty": 1.5,
+               "min_tokens": 3}  # fmt: skip
     request = parse(model="m", stop=["x", "yz"], ignore_eos=True, **numbers)
     assert request.model == "m"
     assert request.params == SamplingParams(stop=("x", "yz"), ignore_eos=True, **numbers)
+
+
+def test_every_kind_of_structured_output_is_read():
+    schema = {"type": "object"}
+    for own, expected in [
+        ({"response_format": {"type": "json_object"}}, {"json_object": True}),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}},
+         {"json": json.dumps(schema)}),
+        ({"structured_outputs": {"json": schema}}, {"json": json.dumps(schema)}),
+        ({"structured_outputs": {"regex": "a+", "json": None}}, {"regex": "a+"}),
+        ({"structured_outputs": {"choice": ["a", "b"]}}, {"choice": ("a", "b")}),
+        ({"structured_outputs": {"grammar": "root ::= x"}}, {"grammar": "root ::= x"}),
+    ]:  # fmt: skip
+        assert parse(**own).params.structured_outputs == StructuredOutputsParams(**expected)
+    assert parse(response_format={"type": "text"}).params.structured_outputs is None
+    both = {"response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a"}}
+    assert refusal({"prompt": "a", **both}).param == "structured_outputs"
+
+
+def test_stream_options_are_for_streams():
+    assert parse(stream=True, stream_options={"include_usage": True}).include_usage
+    off = {"include_usage": False, "continuous_usage_stats": False}
+    assert not parse(stream=True, stream_options=off).include_usage
+    for options in ({"include_usage": 1}, {"x": True}, {"continuous_usage_stats": True}, "yes"):
+        assert refusal({"prompt": "a", "stream": True, "stream_options": options}).param == "stream_options"
+
+
+def test_priority_acts_under_its_policy_only():
+    assert parse_completion(b'{"prompt": "a", "priority": -3}', MAX_LEN, "priority").priority == -3
+    assert "--scheduling-policy priority" in refusal({"prompt": "a", "priority": 1}).message
 
 
 def test_missing_and_null_fields_have_openais_defaults():

@@ -1,0 +1,236 @@
+"""Chat over one engine: for the C library, for `LLM.chat` and for the server, from any thread but an event loop's.
+
+A request is checked, its messages are rendered and tokenised, and each of its answers becomes a request of the engine.
+Nothing here imports torch.
+"""
+
+import queue
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from pyvllm.entrypoints.openai.chat_answer import ChoiceStream, ForcedCalls, Head, Json, ReadsCalls, chat_choice
+from pyvllm.entrypoints.openai.chat_options import ChatOptions
+from pyvllm.entrypoints.openai.chat_request import ChatLimits, ChatRequest, parse_chat
+from pyvllm.entrypoints.openai.fields import ApiError, answer_params, bad_request
+from pyvllm.entrypoints.openai.protocol import usage_object
+from pyvllm.entrypoints.openai.reasoning_parsers import reasoning_format
+from pyvllm.entrypoints.openai.tool_parsers import tool_format, tool_schemas
+from pyvllm.errors import InvalidArgument, VllmError
+from pyvllm.sampling_params import SamplingParams
+from pyvllm.tokenizer.chat_template_files import ChatTemplates, load_chat_templates, single_template
+
+if TYPE_CHECKING:
+    from pyvllm.engine.engine_core import EngineRequest
+    from pyvllm.engine.llm_engine import LLMEngine
+
+#: Hears, on the engine's thread, which answer has new text, the text, whether it is the last, and how many tokens.
+Hear = Callable[[int, str, bool, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedChat:
+    """A request that the engine can take."""
+
+    request: ChatRequest
+    prompt: str
+    prompt_token_ids: Sequence[int]
+    params: SamplingParams
+
+
+class ChatService:
+    """Answers chat requests from one engine."""
+
+    def __init__(self, engine: "LLMEngine", options: ChatOptions | None = None) -> None:
+        """Read the model's templates. A template that is damaged is refused when a conversation needs it."""
+        self._engine = engine
+        options = options or ChatOptions()
+        self._tools = tool_format(options.tool_parser)
+        self._reasoning = reasoning_format(options.reasoning_parser)
+        self._limits = ChatLimits(
+            max_model_len=engine.max_model_len,
+            scheduling_policy=engine.prepared.cache.scheduling_policy,
+            has_tool_parser=self._tools is not None,
+        )
+        self._templates: ChatTemplates | VllmError
+        try:
+            self._templates = _templates(engine, options.chat_template)
+        except VllmError as error:
+            if options.chat_template is not None:
+                raise
+            self._templates = error
+
+    def render(
+        self, messages: Sequence[Json], tools: Sequence[Json] = (), *, add_generation_prompt: bool = True
+    ) -> str:
+        """Give the prompt of a conversation. Raises InvalidArgument or FormatError."""
+        if isinstance(self._templates, VllmError):
+            raise self._templates
+        template = self._templates.choose(bool(tools))
+        return template.render(messages, self._engine.max_model_len, tools, add_generation_prompt)
+
+    def parse(self, body: bytes) -> ChatRequest:
+        """Check a request. Raises ApiError."""
+        return parse_chat(body, self._limits)
+
+    def prepare(self, request: ChatRequest) -> PreparedChat:
+        """Render and tokenise. Raises ApiError."""
+        try:
+            prompt = self.render(request.messages, request.tools)
+            # The template writes the special tokens that a prompt begins with.
+            ids = self._engine.tokenizer.encode(prompt, add_special_tokens=False)
+        except VllmError as error:
+            raise bad_request(str(error), "messages") from error
+        room = self._engine.max_model_len - len(ids)
+        if room < 1:
+            text = f"the conversation has {len(ids)} tokens and max_model_len is {self._engine.max_model_len}"
+            raise bad_request(f"{text}: there is no room for an answer", "messages")
+        try:
+            params = request.params if request.max_tokens else replace(request.params, max_tokens=room)
+        except InvalidArgument as error:
+            raise bad_request(str(error), "min_tokens") from error
+        return PreparedChat(request, prompt, ids, params)
+
+    def submit(self, prepared: PreparedChat, hear: Hear, name: str) -> "ChatAnswer":
+        """Queue every answer of a request. Raises ApiError; none stays queued then."""
+        request = prepared.request
+        answer = ChatAnswer(prepared, [self._choice(prepared) for _ in range(request.n)], name)
+        try:
+            for index in range(request.n):
+                item = self._engine.submit(
+                    prepared.prompt_token_ids,
+                    answer_params(prepared.params, index),
+                    partial(hear, index),
+                    priority=request.priority,
+                )
+                answer.items.append(item)
+        except InvalidArgument as error:
+            self.cancel(answer)
+            param = request.structured_param if str(error).startswith("structured output") else "messages"
+            raise bad_request(str(error), param) from error
+        return answer
+
+    def cancel(self, answer: "ChatAnswer") -> None:
+        """Stop what still runs of a request."""
+        for item in answer.items:
+            self._engine.cancel(item)
+
+    def complete(self, body: bytes, name: str) -> Json:
+        """Answer a request and wait for it. Raises ApiError."""
+        request = self.parse(body)
+        if request.stream:
+            raise bad_request("'stream' is true, but this call gives one object: use the streaming call", "stream")
+        answer = self.submit(self.prepare(request), lambda *_: None, name)
+        for item in answer.items:
+            item.wait()
+        return answer.body()
+
+    def stream(self, body: bytes, name: str) -> Iterator[Json]:
+        """Answer a request in chunks. Raises ApiError; closing the iterator stops the request."""
+        news: queue.SimpleQueue[tuple[int, str, bool, int]] = queue.SimpleQueue()
+        answer = self.submit(self.prepare(self.parse(body)), lambda *heard: news.put(heard), name)
+        try:
+            yield from answer.opening()
+            while not answer.is_complete:
+                index, text, finished, _ = news.get()
+                yield from answer.hear(index, text, finished)
+            yield from answer.closing()
+        finally:
+            self.cancel(answer)
+
+    def _choice(self, prepared: PreparedChat) -> ChoiceStream:
+        request = prepared.request
+        reasoning = None
+        if self._reasoning is not None and not request.is_structured:
+            reasoning = self._reasoning.parser(prepared.prompt)
+        calls: ReadsCalls | None = None
+        if request.tool_choice in ("required", "named"):
+            calls = ForcedCalls(request.function)
+        elif request.tool_choice == "auto" and self._tools is not None:
+            calls = self._tools.parser(tool_schemas(request.tools))
+        return ChoiceStream(reasoning, calls, is_parallel=request.parallel_tool_calls)
+
+
+class ChatAnswer:
+    """The answers to one request, as they come."""
+
+    def __init__(self, prepared: PreparedChat, choices: Sequence[ChoiceStream], name: str) -> None:
+        self.items: list[EngineRequest] = []
+        self._request = prepared.request
+        self._num_prompt_tokens = len(prepared.prompt_token_ids)
+        self._choices = choices
+        self._left = len(choices)
+        self._head = Head(identifier=f"chatcmpl-{uuid4().hex}", created=int(time.time()), model=name)
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the answer goes out in chunks."""
+        return self._request.stream
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the last text of every answer was heard."""
+        return not self._left
+
+    def opening(self) -> Iterator[Json]:
+        """Give the chunks that a stream begins with."""
+        for index in range(len(self._choices)):
+            yield self._head.chunk(index, {"role": "assistant", "content": ""})
+
+    def hear(self, index: int, text: str, finished: bool) -> Iterator[Json]:
+        """Take an answer's new text and give the chunks that follow from it. Raises ApiError if it has failed."""
+        choice, item = self._choices[index], self.items[index]
+        for delta in choice.push(text):
+            yield self._head.chunk(index, delta)
+        if not finished:
+            return
+        self._left -= 1
+        raise_if_failed(item)
+        for delta in choice.finish():
+            yield self._head.chunk(index, delta)
+        yield self._head.chunk(index, {}, self._finish_reason(choice, item))
+
+    def closing(self) -> Iterator[Json]:
+        """Give the chunk that a stream ends with if its usage was asked for."""
+        if self._request.include_usage:
+            yield self._head.usage_chunk(self._num_prompt_tokens, self.num_completion_tokens)
+
+    def body(self) -> Json:
+        """Give the `chat.completion` object; every item must be done. Raises ApiError if one has failed."""
+        choices = []
+        for index, (choice, item) in enumerate(zip(self._choices, self.items, strict=True)):
+            raise_if_failed(item)
+            for _ in (*choice.push(item.output.text), *choice.finish()):
+                pass
+            choices.append(chat_choice(index, choice.message(), self._finish_reason(choice, item)))
+        usage = usage_object(self._num_prompt_tokens, self.num_completion_tokens)
+        return {**self._head.object("chat.completion", choices), "usage": usage}
+
+    @property
+    def num_completion_tokens(self) -> int:
+        """Tokens of all answers so far."""
+        return sum(len(item.request.output_token_ids) for item in self.items)
+
+    def _finish_reason(self, choice: ChoiceStream, item: "EngineRequest") -> str:
+        reason = item.finish_reason or "abort"
+        # As in vLLM, the answer to a named function stops; it was not the model that chose to call.
+        if reason == "stop" and choice.calls and self._request.tool_choice != "named":
+            return "tool_calls"
+        return reason
+
+
+def raise_if_failed(item: "EngineRequest") -> None:
+    """Raise the ApiError of an answer that could not be computed."""
+    if item.error is not None:
+        raise ApiError(500, "InternalServerError", str(item.error))
+
+
+def _templates(engine: "LLMEngine", own: str | None) -> ChatTemplates:
+    prepared = engine.prepared
+    metadata = prepared.source.gguf_metadata
+    directory = prepared.source.path if metadata is None else None
+    found = load_chat_templates(directory, metadata, prepared.config.tokenizer_config_path)
+    return found if own is None else single_template(own, found, "--chat-template")
