@@ -20,7 +20,9 @@ from pyvllm.engine.output_processor import OutputProcessor
 from pyvllm.engine.progress import Progress
 from pyvllm.engine.request_sampling import SamplerFactory
 from pyvllm.errors import InvalidArgument
+from pyvllm.offloader.base import Place
 from pyvllm.offloader.guard import explain_failure
+from pyvllm.offloader.prefetch import LayerStream
 from pyvllm.sample.adjust import LogitsProcessor
 from pyvllm.sampling_params import SamplingParams
 
@@ -37,6 +39,26 @@ class Completion:
     finish_reason: str
     """`stop`, `length` or `abort`."""
     prompt_token_ids: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """What the engine is doing, and what it has done since it was loaded."""
+
+    num_running: int
+    """Requests in the batch."""
+    num_waiting: int
+    """Requests that wait for the batch."""
+    cache_usage: float
+    """Part of the key-value cache that requests hold."""
+    num_preemptions: int
+    num_steps: int
+    bus_bytes: int
+    """Bytes of offloaded weights that steps read: copied ahead, or in place (all host weights in every step)."""
+    prefetch_waits: int
+    """Times that compute came to a streamed layer."""
+    prefetch_wait_s: float
+    """Seconds that the engine thread waited for streamed layers."""
 
 
 class LLMEngine:
@@ -93,6 +115,26 @@ class LLMEngine:
         """
         with self._call():
             return self._model.offload_report()
+
+    def stats(self) -> EngineStats:
+        """Say what the engine is doing. It is never held up, so numbers may be of two neighbouring steps.
+
+        Raises InvalidArgument once closed.
+        """
+        with self._call():
+            scheduler, scope = self._core.scheduler, self._model.runner.scope
+            stream = scope if isinstance(scope, LayerStream) else None
+            in_place = self._core.num_steps * self.prepared.plan.bytes_at(Place.HOST)
+            return EngineStats(
+                num_running=len(scheduler.running),
+                num_waiting=len(scheduler.waiting) + len(self._inbox),
+                cache_usage=scheduler.cache.usage,
+                num_preemptions=scheduler.num_preemptions,
+                num_steps=self._core.num_steps,
+                bus_bytes=in_place + (stream.copied_bytes if stream else 0),
+                prefetch_waits=stream.num_waits if stream else 0,
+                prefetch_wait_s=stream.wait_s if stream else 0.0,
+            )
 
     def submit(
         self,
