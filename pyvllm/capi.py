@@ -196,10 +196,10 @@ class _Calls:
     def engine_load(self, params: Any, options_json: Any, progress: Any, user_data: Any, out: Any) -> int:
         """Load a model and give out its handle."""
         config = self._arguments.engine_config(params, options_json, needs_model=True)
-        from pyvllm.engine.llm_engine import LLMEngine
+        from pyvllm.engine.start import load_engine
 
         self._lib.vllm__guard_exit()
-        engine = LLMEngine.load(config, self._progress(progress, user_data))
+        engine = load_engine(config, self._progress(progress, user_data))
         self._lib.vllm__guard_exit()
         out[0] = self._ffi.cast("vllm_engine*", self._engines.add(engine))
         return Status.OK

@@ -85,7 +85,7 @@ class SamplingParams:
         object.__setattr__(self, "stop", stop)
         for name in ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+            if isinstance(value, bool) or not isinstance(value, int | float) or not _is_finite(value):
                 raise InvalidArgument(f"{name} must be a finite number, got {value!r}")
         for name in ("top_k", "max_tokens", "min_tokens"):
             value = getattr(self, name)
@@ -109,6 +109,13 @@ class SamplingParams:
         structured = self.structured_outputs
         if structured is not None and not isinstance(structured, StructuredOutputsParams):
             raise InvalidArgument(f"structured_outputs must be StructuredOutputsParams, got {structured!r}")
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return isfinite(value)
+    except OverflowError:  # an integer beyond any float
+        return False
 
 
 def _require(condition: bool, name: str, value: object, rule: str) -> None:

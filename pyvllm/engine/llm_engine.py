@@ -17,6 +17,7 @@ from pyvllm.engine.devices import MakeMemory, release_caches
 from pyvllm.engine.engine_core import EngineCore, EngineRequest, Listener
 from pyvllm.engine.loading import LoadedModel, load_model
 from pyvllm.engine.output_processor import OutputProcessor
+from pyvllm.engine.preview import Prepared, prepare
 from pyvllm.engine.progress import Progress
 from pyvllm.engine.request_sampling import SamplerFactory
 from pyvllm.errors import InvalidArgument
@@ -96,7 +97,14 @@ class LLMEngine:
         from the device's limit in bytes; that of `config.device` by default. Raises InvalidArgument, ModelLoadError or
         Cancelled; nothing stays then.
         """
-        return cls(load_model(config, progress, make_memory))
+        return cls.load_prepared(prepare(config), progress, make_memory)
+
+    @classmethod
+    def load_prepared(
+        cls, prepared: Prepared, progress: Progress | None = None, make_memory: MakeMemory | None = None
+    ) -> "LLMEngine":
+        """Carry a prepared load out, recount, and start. Arguments and errors are those of `load`."""
+        return cls(load_model(prepared, progress, make_memory))
 
     @property
     def model_config(self) -> ModelConfig:

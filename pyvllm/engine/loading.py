@@ -10,7 +10,7 @@ import torch
 from pyvllm import logger
 from pyvllm.config.engine import EngineConfig
 from pyvllm.engine.devices import MakeMemory, make_memory_of, measure_workspace, release_caches
-from pyvllm.engine.preview import Prepared, prepare
+from pyvllm.engine.preview import Prepared
 from pyvllm.engine.progress import Progress, ProgressLine
 from pyvllm.errors import DoesNotFit
 from pyvllm.layers.kernels import load_kernels
@@ -54,14 +54,14 @@ class LoadedModel:
         return plan.to_document(measured, considered=len(self.weights.taken))
 
 
-def load_model(config: EngineConfig, progress: Progress | None, make_memory: MakeMemory | None) -> LoadedModel:
-    """Plan a load, carry it out, and recount.
+def load_model(prepared: Prepared, progress: Progress | None, make_memory: MakeMemory | None) -> LoadedModel:
+    """Carry a prepared load out, and recount.
 
     make_memory: builds the memory; the device's own by default. Raises InvalidArgument, ModelLoadError or Cancelled;
     nothing stays allocated or open then.
     """
     start = time.monotonic()
-    prepared = prepare(config)
+    config = prepared.config
     try:
         memory = (make_memory or make_memory_of(prepared.plan.capacity.device))(config.offload.weight_budget_bytes)
     except BaseException:
@@ -69,6 +69,8 @@ def load_model(config: EngineConfig, progress: Progress | None, make_memory: Mak
         raise
     try:
         torch.set_num_threads(_num_threads(config))
+        if prepared.device_note:
+            logger.info(prepared.device_note)
         if prepared.plan.fit_reason is not None:
             same = prepared.plan.offload.to_short_json()
             logger.info(f"device_fit: {prepared.plan.fit_reason}; the same plan: offload_config {same}")

@@ -52,6 +52,8 @@ class Prepared:
     max_model_len: int
     cache: CacheSizes
     plan: Plan
+    device_note: str
+    """Why `auto` became the CPU; empty otherwise."""
 
 
 #: How an assumed device uses host memory: as a graphics card in a slot does, without limits on pinning.
@@ -95,7 +97,9 @@ def prepare(config: EngineConfig, assumed: AssumedRoom | None = None) -> Prepare
     check_architecture(entry.architecture, entry.supports_weight_offload, config.offload)
     model = model_config(source.document, source.origin)
     max_model_len = _max_model_len(config, model)
-    capacity = _capacity(config, assumed or AssumedRoom())
+    assumed = assumed or AssumedRoom()
+    device, note = resolve_device(config.device) if assumed.device_bytes is None else ("cuda", "")
+    capacity = _capacity(config, device, assumed)
     checkpoint = source.headers()
     try:
         dtype = _dtype(config, checkpoint)
@@ -109,7 +113,7 @@ def prepare(config: EngineConfig, assumed: AssumedRoom | None = None) -> Prepare
     except BaseException:
         checkpoint.close()
         raise
-    return Prepared(config, source, entry, model, checkpoint, dtype, max_model_len, cache, plan)
+    return Prepared(config, source, entry, model, checkpoint, dtype, max_model_len, cache, plan, note)
 
 
 def plan_document(config: EngineConfig, assumed: AssumedRoom | None = None) -> dict[str, object]:
@@ -139,22 +143,22 @@ def configuration_document(offload: OffloadConfig) -> dict[str, object]:
     }
 
 
-def resolve_device(device: str) -> str:
+def resolve_device(device: str) -> tuple[str, str]:
     """Choose the device to compute on. A named device that is absent is an error, never replaced by another.
 
-    device: `auto`, `cpu` or `cuda`. Raises ModelLoadError.
+    device: `auto`, `cpu` or `cuda`. Returns `cpu` or `cuda`, and why `auto` became the CPU, if it did. Raises
+    ModelLoadError.
     """
     if device == "cpu":
-        return "cpu"
+        return "cpu", ""
     found = probe()
     if device == "auto" and found.is_absent:
-        logger.info(f"no CUDA device ({found.text or 'none is visible'}): computing on the CPU")
-        return "cpu"
+        return "cpu", f"no CUDA device ({found.text or 'none is visible'}): computing on the CPU"
     if found.error or not found.device_count:
         raise ModelLoadError(
             f"device {device}: CUDA was asked for and is not usable: {found.text or 'no device'}; use device cpu"
         )
-    return "cuda"
+    return "cuda", ""
 
 
 def _max_model_len(config: EngineConfig, model: ModelConfig) -> int:
@@ -240,7 +244,7 @@ def _demand(
     return sizes, Demand(blocks * config.block_size * bytes_per_token, bytes_per_token, workspace, file_bytes)
 
 
-def _capacity(config: EngineConfig, assumed: AssumedRoom) -> Capacity:
+def _capacity(config: EngineConfig, device: str, assumed: AssumedRoom) -> Capacity:
     """Ask the device and the host, or take what the document or the caller says of them."""
     room = host_room() if assumed.host_bytes is None else Room(assumed.host_bytes, "--host-bytes")
     budget, fraction = config.offload.weight_budget_bytes, config.gpu_memory_utilization
@@ -260,7 +264,7 @@ def _capacity(config: EngineConfig, assumed: AssumedRoom) -> Capacity:
             device="cuda",
             host_access=_ORDINARY_ACCESS,
         )
-    if resolve_device(config.device) == "cuda":
+    if device == "cuda":
         return _cuda_capacity(config, room)
     if budget is not None:
         return Capacity(budget, room.nbytes, "cpu", "weight_budget_bytes", room.source, is_one_pool=True)

@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from pyvllm.engine.start import load_engine
 from pyvllm.entrypoints.arguments import OneLineParser, add_engine_arguments, engine_config, one_line
 from pyvllm.entrypoints.plan_command import add_plan_arguments, run_plan
 from pyvllm.entrypoints.tables import plan_text
@@ -64,9 +65,7 @@ def _run(args: argparse.Namespace) -> int:
     names = ("max_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "ignore_eos")
     params = SamplingParams(stop=tuple(args.stop), **{name: getattr(args, name) for name in names})
     config = engine_config(args, args.model)
-    from pyvllm.engine.llm_engine import LLMEngine
-
-    engine = LLMEngine.load(config)
+    engine = load_engine(config)
     try:
         if args.report:
             print(plan_text(engine.offload_report(), args.model), file=sys.stderr)

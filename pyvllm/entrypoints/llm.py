@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Self
 
 from pyvllm.config.engine import EngineConfig
 from pyvllm.config.offload import OffloadConfig
+from pyvllm.engine.start import load_engine
 from pyvllm.entrypoints.arguments import DTYPE_ALIASES, FLAT_FIELDS, did_you_mean, offload_from
 from pyvllm.entrypoints.outputs import CompletionOutput, RequestOutput
 from pyvllm.errors import InvalidArgument
@@ -76,9 +77,7 @@ class LLM:
             gguf_weights=gguf_weights,
             offload=offload_from(offload_config, offload_fields, str),
         )
-        from pyvllm.engine.llm_engine import LLMEngine
-
-        self._engine = LLMEngine.load(config, progress)
+        self._engine = load_engine(config, progress)
         self._request_ids = count()
 
     def generate(
