@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 import textwrap
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ import torch
 from pyvllm.config.engine import EngineConfig
 from pyvllm.config.offload import OffloadConfig
 from pyvllm.engine.llm_engine import LLMEngine
-from pyvllm.errors import Cancelled, DoesNotFit, InvalidArgument, LoaderDefect
+from pyvllm.errors import Cancelled, DoesNotFit, GenerationError, InvalidArgument, LoaderDefect
 from tests.offload.engines import GREEDY, PROMPTS, live_threads, loaded
 from tests.tiny_models import write_tiny
 
@@ -196,21 +197,25 @@ def test_an_exception_inside_a_layer_leaves_everything_reusable(tmp_path, monkey
     with loaded(write_tiny("LlamaForCausalLM", tmp_path / "m"), document) as engine:
         expected = engine.generate(PROMPTS[0], GREEDY).token_ids
         for broken in range(4):
-            layer = engine._model.runner.model.model.layers[broken]
             with monkeypatch.context() as patch:
-                patch.setattr(type(layer), "__call__", _raising_at(layer, type(layer).__call__))
-                with pytest.raises(Exception, match="planted"):
+                patch.setattr(engine._model.runner, "scope", _Planted(engine._model.runner.scope, broken))
+                with pytest.raises(GenerationError, match="planted"):
                     engine.generate(PROMPTS[1], GREEDY)
             assert engine.generate(PROMPTS[0], GREEDY).token_ids == expected
 
 
-def _raising_at(broken, call):
-    def planted(self, *args, **kwargs):
-        if self is broken:
-            raise RuntimeError("planted")
-        return call(self, *args, **kwargs)
+class _Planted:
+    """A layer scope with a fault inside one layer."""
 
-    return planted
+    def __init__(self, scope, broken: int) -> None:
+        self.scope, self.broken = scope, broken
+
+    @contextmanager
+    def layer(self, index: int):
+        with self.scope.layer(index):
+            if index == self.broken:
+                raise RuntimeError("planted")
+            yield
 
 
 def test_close_gives_memory_and_the_reader_thread_back(tmp_path):
