@@ -24,9 +24,10 @@ KERNELS, KERNELS_NAME = CSRC / "kernels", "pyvllm.lib.libvllm_kernels"
 SONAME = "libvllm.so.21"
 VERSION_NODE = "VLLM_21"
 C_SOURCES = ("report.c", "home.c", "start.c", "leave.c")
-C_FLAGS = ["-std=gnu11", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-unused-parameter"]
+WARNINGS = ["-Wall", "-Wextra"]
+C_FLAGS = ["-std=gnu11", "-fvisibility=hidden", *WARNINGS, "-Wno-unused-parameter"]
 #: Of the CPU kernels. The instruction set is chosen in the sources and at run time, never by the machine that compiles.
-KERNEL_FLAGS = ["-O3", "-std=c++17", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti", "-Wall", "-Wextra"]
+KERNEL_FLAGS = ["-std=c++17", "-O3", "-ffp-contract=off", "-fno-exceptions", "-fno-rtti", "-fvisibility=hidden"]
 
 #: What cffi runs once Python is up. It sets the flag that says so last; a failure becomes the error text.
 BIND = """
@@ -183,7 +184,7 @@ class BuildLibvllm(build_ext):
         """Compile the CPU kernels. They are optional: without them, layers compute with torch."""
         ext.sources = [os.path.relpath(path) for path in sorted(KERNELS.glob("*.cpp"))]
         ext.depends = [str(path) for path in KERNELS.iterdir()]
-        ext.extra_compile_args = KERNEL_FLAGS
+        ext.extra_compile_args = [*KERNEL_FLAGS, *WARNINGS]
         # Its threads run in it until the last engine is gone, whatever order Python lets go in.
         ext.libraries, ext.extra_link_args, ext.optional = ["pthread"], ["-Wl,-z,nodelete"], True
         super().build_extension(ext)

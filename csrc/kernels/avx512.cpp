@@ -7,14 +7,21 @@
 
 namespace {
 
+/* A piece of the pool's memory for `count` numbers. */
+template <class T>
+typename T::Element *piece_of(const vk_step *step, int piece, int64_t count) {
+  using Element = typename T::Element;
+  return static_cast<Element *>(pool_shared(step->pool, piece, size_t(count) * sizeof(Element)));
+}
+
 template <class T>
 void attention_layer(const vk_attention *layer, const vk_step *step, void *stream) {
   using Element = typename T::Element;
   Element *x = static_cast<Element *>(stream);
   int64_t m = step->m, mixed_size = layer->num_heads * layer->head_dim;
-  auto *normed = static_cast<Element *>(pool_shared(step->pool, POOL_NORMED, size_t(m * layer->qkv.k) * sizeof(Element)));
-  auto *qkv = static_cast<Element *>(pool_shared(step->pool, POOL_WIDE, size_t(m * layer->qkv.n) * sizeof(Element)));
-  auto *mixed = static_cast<Element *>(pool_shared(step->pool, POOL_MIXED, size_t(m * mixed_size) * sizeof(Element)));
+  Element *normed = piece_of<T>(step, POOL_NORMED, m * layer->qkv.k);
+  Element *qkv = piece_of<T>(step, POOL_WIDE, m * layer->qkv.n);
+  Element *mixed = piece_of<T>(step, POOL_MIXED, m * mixed_size);
   normalise<T>(step->pool, layer->input_norm, layer->norm_eps, x, m, layer->qkv.k, normed);
   project<T>(step->pool, &layer->qkv, normed, m, nullptr, qkv);
   rotate_all<T>(layer, step, qkv);
@@ -34,9 +41,9 @@ void mlp_layer(const vk_mlp *layer, const vk_step *step, void *stream) {
   using Element = typename T::Element;
   Element *x = static_cast<Element *>(stream);
   int64_t m = step->m, hidden = layer->gate_up.k, size = layer->down.k;
-  auto *normed = static_cast<Element *>(pool_shared(step->pool, POOL_NORMED, size_t(m * hidden) * sizeof(Element)));
-  auto *gate_up = static_cast<Element *>(pool_shared(step->pool, POOL_WIDE, size_t(m * 2 * size) * sizeof(Element)));
-  auto *mixed = static_cast<Element *>(pool_shared(step->pool, POOL_MIXED, size_t(m * size) * sizeof(Element)));
+  Element *normed = piece_of<T>(step, POOL_NORMED, m * hidden);
+  Element *gate_up = piece_of<T>(step, POOL_WIDE, m * 2 * size);
+  Element *mixed = piece_of<T>(step, POOL_MIXED, m * size);
   normalise<T>(step->pool, layer->norm, layer->norm_eps, x, m, hidden, normed);
   project<T>(step->pool, &layer->gate_up, normed, m, nullptr, gate_up);
   silu_and_mul<T>(step->pool, gate_up, m, size, mixed);

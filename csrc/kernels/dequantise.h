@@ -2,7 +2,7 @@
 #ifndef VLLM_KERNELS_DEQUANTISE_H
 #define VLLM_KERNELS_DEQUANTISE_H
 #include "pool.h"
-#include "simd.h"
+#include "quantised.h"
 
 namespace {
 
@@ -21,6 +21,14 @@ struct Block {
 inline Block block_of(int64_t type) {
   switch (type) {
     case VK_F32: return {1, 4};
+    case VK_Q4_0: return {Q4_0::kElements, Q4_0::kBytes};
+    case VK_Q4_1: return {Q4_1::kElements, Q4_1::kBytes};
+    case VK_Q5_0: return {Q5_0::kElements, Q5_0::kBytes};
+    case VK_Q5_1: return {Q5_1::kElements, Q5_1::kBytes};
+    case VK_Q8_0: return {Q8_0::kElements, Q8_0::kBytes};
+    case VK_Q4_K: return {Q4_K::kElements, Q4_K::kBytes};
+    case VK_Q5_K: return {Q5_K::kElements, Q5_K::kBytes};
+    case VK_Q6_K: return {Q6_K::kElements, Q6_K::kBytes};
     default: return {1, 2};
   }
 }
@@ -31,6 +39,14 @@ inline void dequantise(int64_t type, const void *from, int64_t count, typename T
   switch (type) {
     case VK_F32: return convert<F32, T>(from, count, out);
     case VK_F16: return convert<F16, T>(from, count, out);
+    case VK_Q4_0: return expand<Q4_0, T>(from, count, out);
+    case VK_Q4_1: return expand<Q4_1, T>(from, count, out);
+    case VK_Q5_0: return expand<Q5_0, T>(from, count, out);
+    case VK_Q5_1: return expand<Q5_1, T>(from, count, out);
+    case VK_Q8_0: return expand<Q8_0, T>(from, count, out);
+    case VK_Q4_K: return expand<Q4_K, T>(from, count, out);
+    case VK_Q5_K: return expand<Q5_K, T>(from, count, out);
+    case VK_Q6_K: return expand<Q6_K, T>(from, count, out);
     default: return convert<BF16, T>(from, count, out);
   }
 }

@@ -5,29 +5,49 @@ the layers compute with torch.
 """
 
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-#: Element types under the numbers of the library (csrc/kernels/kernels.h, which are GGUF's).
-TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 30}
-#: Parts of a weight that are stored in unlike types, at most.
-MAX_PARTS = 3
+from pyvllm.layers.kernel_library import MAX_PARTS, TYPE_NUMBERS, open_library
 
-_LIBRARY = Path(__file__).parents[1] / "lib" / "libvllm_kernels.so"
+#: Element types under the library's numbers.
+TYPES = {
+    torch.float32: TYPE_NUMBERS["F32"],
+    torch.float16: TYPE_NUMBERS["F16"],
+    torch.bfloat16: TYPE_NUMBERS["BF16"],
+}
 
 
 def load_kernels(num_threads: int) -> "Kernels | None":
     """Start the kernels with so many threads, the caller's among them; None where this processor has none."""
-    try:
-        from pyvllm.lib.kernels_abi import ffi
-    except ImportError:
-        return None
-    if not _LIBRARY.exists():
-        return None
-    library = ffi.dlopen(str(_LIBRARY))
-    return Kernels(ffi, library, num_threads) if library.vk_is_supported() else None
+    found = open_library()
+    return None if found is None else Kernels(*found, num_threads)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of a matrix that are stored in one type, one after the other."""
+
+    tensor: torch.Tensor
+    """Their bytes, contiguous."""
+    type_number: int
+    num_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A weight as the library takes it, and what keeps its memory."""
+
+    struct: Any
+    parts: Sequence[Rows]
+    bias: torch.Tensor | None
+
+
+def plain_rows(matrix: torch.Tensor) -> Rows:
+    """Describe a contiguous matrix of numbers."""
+    return Rows(matrix, TYPES[matrix.dtype], matrix.shape[0])
 
 
 class Kernels:
@@ -45,32 +65,33 @@ class Kernels:
         """Give a contiguous tensor's address, or NULL. The caller keeps the tensor."""
         return self.ffi.NULL if tensor is None else self.ffi.cast("void *", tensor.data_ptr())
 
-    def set_linear(self, linear: Any, parts: Sequence[torch.Tensor], bias: torch.Tensor | None = None) -> None:
-        """Fill a `vk_linear` with a weight: matrices of equal columns, one below the other."""
-        for part, tensor in zip(linear.parts, parts, strict=False):
-            part.rows, part.num_rows, part.type = self.pointer(tensor), tensor.shape[0], TYPES[tensor.dtype]
-        linear.num_parts = len(parts)
-        linear.n, linear.k = sum(tensor.shape[0] for tensor in parts), parts[0].shape[1]
+    def set_linear(self, linear: Any, parts: Sequence[Rows], columns: int, bias: torch.Tensor | None = None) -> None:
+        """Fill a `vk_linear` with a weight of so many columns: its parts, one below the other."""
+        if not 1 <= len(parts) <= MAX_PARTS:
+            raise ValueError(f"a weight has from 1 to {MAX_PARTS} parts of unlike types, found {len(parts)}")
+        for part, rows in zip(linear.parts, parts, strict=False):
+            part.rows, part.num_rows, part.type = self.pointer(rows.tensor), rows.num_rows, rows.type_number
+        linear.num_parts, linear.n, linear.k = len(parts), sum(rows.num_rows for rows in parts), columns
         linear.bias = self.pointer(bias)
 
-    def make_linear(self, parts: Sequence[torch.Tensor], bias: torch.Tensor | None = None) -> Any:
-        """Make a `vk_linear`; see `set_linear`."""
+    def make_linear(self, parts: Sequence[Rows], columns: int, bias: torch.Tensor | None = None) -> Matrix:
+        """Make a weight of its own from parts, as `set_linear` does."""
         linear = self.ffi.new("struct vk_linear *")
-        self.set_linear(linear, parts, bias)
-        return linear
+        self.set_linear(linear, parts, columns, bias)
+        return Matrix(linear, parts, bias)
 
-    def embed(self, table: Any, token_ids: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """Look up rows of a `vk_linear`. token_ids: [T] int64, each below its rows. Gives [T, E]."""
-        out = torch.empty((len(token_ids), table.k), dtype=dtype)
+    def embed(self, table: Matrix, token_ids: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """Look up rows. token_ids: [T] int64, each below its rows. Gives [T, E]."""
+        out = torch.empty((len(token_ids), table.struct.k), dtype=dtype)
         ids = self.ffi.cast("int64_t *", token_ids.data_ptr())
-        self.library.vk_embed_run(table, TYPES[dtype], ids, len(token_ids), self.pointer(out))
+        self.library.vk_embed_run(table.struct, TYPES[dtype], ids, len(token_ids), self.pointer(out))
         return out
 
-    def linear(self, linear: Any, x: torch.Tensor) -> torch.Tensor:
+    def linear(self, linear: Matrix, x: torch.Tensor) -> torch.Tensor:
         """Project x [T, K], contiguous; [T, N]."""
-        out = torch.empty((x.shape[0], linear.n), dtype=x.dtype)
+        out = torch.empty((x.shape[0], linear.struct.n), dtype=x.dtype)
         self.library.vk_linear_run(
-            self.pool, linear, TYPES[x.dtype], self.pointer(x), x.shape[0], self.pointer(out)
+            self.pool, linear.struct, TYPES[x.dtype], self.pointer(x), x.shape[0], self.pointer(out)
         )
         return out
 

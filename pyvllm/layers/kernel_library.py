@@ -1,0 +1,37 @@
+"""Finds libvllm_kernels.so and asks it whether it serves this processor. No torch: a plan asks it too."""
+
+from pathlib import Path
+from typing import Any
+
+_LIBRARY = Path(__file__).parents[1] / "lib" / "libvllm_kernels.so"
+
+#: Types that the kernels multiply with as they are stored, under the library's numbers (csrc/kernels/kernels.h, which
+#: are GGUF's).
+TYPE_NUMBERS = {
+    "F32": 0,
+    "F16": 1,
+    "BF16": 30,
+    "Q4_0": 2,
+    "Q4_1": 3,
+    "Q5_0": 6,
+    "Q5_1": 7,
+    "Q8_0": 8,
+    "Q4_K": 12,
+    "Q5_K": 13,
+    "Q6_K": 14,
+}
+
+#: Parts of unlike types that a weight can have.
+MAX_PARTS = 3
+
+
+def open_library() -> tuple[Any, Any] | None:
+    """Give cffi's `ffi` and the library; None where it was not built, or has no code for this processor."""
+    try:
+        from pyvllm.lib.kernels_abi import ffi
+    except ImportError:
+        return None
+    if not _LIBRARY.exists():
+        return None
+    library = ffi.dlopen(str(_LIBRARY))
+    return (ffi, library) if library.vk_is_supported() else None

@@ -1,0 +1,65 @@
+"""Quantised weights as they are stored: bit for bit what the loader's expansion gives, and so are their products."""
+
+import pytest
+import torch
+
+from pyvllm.layers.kernel_library import TYPE_NUMBERS
+from pyvllm.layers.kernels import Rows, plain_rows
+from pyvllm.model_loader.gguf_dequant import DEQUANTISE
+from pyvllm.model_loader.tensor_info import QUANTISED_BLOCKS
+
+DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+#: Where a block's float16 numbers are, in bytes.
+HALVES = {"Q4_1": (0, 2), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
+
+
+def random_blocks(kind, rows, columns, seed=0):
+    """Blocks of random bits whose scales are ordinary numbers: [rows, bytes of a row]."""
+    elements, nbytes = QUANTISED_BLOCKS[kind]
+    generator = torch.Generator().manual_seed(seed)
+    count = rows * columns // elements
+    blocks = torch.randint(0, 256, (count, nbytes), generator=generator, dtype=torch.uint8)
+    for start in HALVES.get(kind, (0,)):
+        scales = torch.randn(count, 1, generator=generator).mul_(0.02).half()
+        blocks[:, start : start + 2] = scales.view(torch.uint8)
+    return blocks.view(rows, -1)
+
+
+def expanded(kind, blocks, columns, dtype):
+    """What the loader makes of them."""
+    elements, nbytes = QUANTISED_BLOCKS[kind]
+    values = torch.empty(blocks.numel() // nbytes, elements)
+    DEQUANTISE[kind](blocks.view(-1, nbytes), values)
+    return values.view(-1, columns).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("kind", QUANTISED_BLOCKS)
+def test_stored_rows_are_expanded_bit_for_bit_as_a_load_expands_them(kernels, kind, dtype):
+    blocks = random_blocks(kind, 9, 768)
+    table = kernels.make_linear([Rows(blocks, TYPE_NUMBERS[kind], 9)], 768)
+    found = kernels.embed(table, torch.arange(9), dtype)
+    wanted = expanded(kind, blocks, 768, dtype)
+    assert found.isfinite().all()
+    assert torch.equal(found.view(torch.uint8), wanted.view(torch.uint8))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("kind", QUANTISED_BLOCKS)
+def test_products_with_stored_rows_equal_products_with_expanded_ones(kernels, one_thread, kind, dtype):
+    blocks, bias = random_blocks(kind, 70, 512), torch.arange(70).to(dtype)
+    stored = kernels.make_linear([Rows(blocks, TYPE_NUMBERS[kind], 70)], 512, bias)
+    plain = one_thread.make_linear([plain_rows(expanded(kind, blocks, 512, dtype))], 512, bias)
+    for count in (1, 5, 66):
+        x = torch.randn(count, 512, generator=torch.Generator().manual_seed(count)).to(dtype)
+        assert torch.equal(kernels.linear(stored, x), one_thread.linear(plain, x))
+
+
+def test_parts_of_unlike_types_equal_their_expansion(kernels):
+    kinds, sizes = ("Q4_K", "Q8_0", "Q6_K"), (21, 5, 40)
+    blocks = [random_blocks(kind, rows, 256, rows) for kind, rows in zip(kinds, sizes, strict=True)]
+    parts = [Rows(part, TYPE_NUMBERS[kind], len(part)) for kind, part in zip(kinds, blocks, strict=True)]
+    whole = torch.cat([expanded(kind, part, 256, torch.bfloat16) for kind, part in zip(kinds, blocks, strict=True)])
+    x = torch.randn(3, 256, generator=torch.Generator().manual_seed(0)).bfloat16()
+    found = kernels.linear(kernels.make_linear(parts, 256), x)
+    assert torch.equal(found, kernels.linear(kernels.make_linear([plain_rows(whole)], 256), x))
