@@ -63,7 +63,7 @@ def refused_budget(args: argparse.Namespace, document: dict) -> float:
         LLM(args.model, dtype=args.dtype, offload_config=document).close()
     except ModelLoadError as error:
         print(f"refused: {error}")
-        found = re.search(r"the smallest cpu_offload_gb that fits is ([0-9.e-]+[0-9])", str(error))
+        found = re.search(r"the smallest cpu_offload_gb that fits is ([0-9.e-]*[0-9])", str(error))
         if found:
             return float(found[1])
         raise
