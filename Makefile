@@ -31,6 +31,7 @@ lint: dev
 bench: dev $(MODEL)
 	$(BIN)/python benchmarks/refusal.py
 	$(BIN)/python benchmarks/load.py $(MODEL)
+	$(BIN)/python benchmarks/plan.py
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' \
