@@ -27,7 +27,7 @@ def test_the_folder_is_empty_for_every_other_test_run():
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert SESSION
-    assert "no tests collected" in run.stdout, run.stdout
+    assert run.returncode == pytest.ExitCode.NO_TESTS_COLLECTED, run.stdout + run.stderr
 
 
 def test_nothing_of_the_product_knows_of_the_fake():

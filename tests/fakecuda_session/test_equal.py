@@ -3,6 +3,10 @@
 import pytest
 import torch
 
+from pyvllm.errors import InvalidArgument, LoaderDefect
+from pyvllm.memory.cuda_memory import CudaMemory
+from pyvllm.offloader.base import Place
+from pyvllm.offloader.uva import UVAOffloader
 from tests.fakecuda.machine import ORDERS
 from tests.fakecuda_session.engines import GIB, logits_of, on_cpu, prefetch, run, uva
 from tests.tiny_models import ARCHITECTURES
@@ -17,8 +21,16 @@ DOCUMENTS = {
 }
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("document", DOCUMENTS.values(), ids=DOCUMENTS)
+#: Every architecture under what moves most, and two of them under everything.
+CASES = [
+    pytest.param(architecture, document, id=f"{architecture}-{name}")
+    for architecture in ARCHITECTURES
+    for name, document in DOCUMENTS.items()
+    if architecture in ("LlamaForCausalLM", "Qwen3MoeForCausalLM") or name in ("uva-all", "prefetch-two-slots")
+]
+
+
+@pytest.mark.parametrize(("architecture", "document"), CASES)
 def test_every_architecture_says_what_it_says_on_the_cpu_in_every_order(
     machine, device, models, architecture, document
 ):
@@ -60,3 +72,29 @@ def test_host_memory_with_another_device_address_is_read_by_that_address(machine
     machine.set_memory(aliased=True)
     model = models("MixtralForCausalLM")
     assert run(device, model, document)[0] == on_cpu(model)
+
+
+# What follows breaks the product on purpose: a suite that stays green then would prove nothing.
+
+
+def test_an_offloader_that_does_nothing_is_seen(machine, device, models, monkeypatch):
+    monkeypatch.setattr(UVAOffloader, "consider", lambda self, spec: Place.DEVICE)
+    with pytest.raises(InvalidArgument, match="would free nothing"):
+        run(device, models("LlamaForCausalLM"), uva(10**5))
+
+
+def test_a_memory_that_leaves_host_weights_on_the_device_is_seen(machine, device, models):
+    class OnDevice(CudaMemory):
+        def device_view(self, host):
+            return self.allocate("device", {"a": host.nbytes})["a"]
+
+    with pytest.raises(LoaderDefect, match="planned host, found device"):
+        run(device, models("LlamaForCausalLM"), uva(10**5), memory_class=OnDevice)
+
+
+def test_half_a_budget_is_seen(machine, device, models, monkeypatch):
+    init = UVAOffloader.__init__
+    monkeypatch.setattr(UVAOffloader, "__init__", lambda self, budget, params=(): init(self, budget // 2, params))
+    report = run(device, models("LlamaForCausalLM"), uva(10**5))[1]
+    assert report["measured"]["host_bytes"] < report["asked"]["host_bytes"]
+    assert any("all weights it may take are" in text for text in report["warnings"])
