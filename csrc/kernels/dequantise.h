@@ -56,33 +56,52 @@ inline const char *row_at(const vk_part &part, int64_t row, int64_t k) {
   return static_cast<const char *>(part.rows) + row * (k / block.elements) * block.nbytes;
 }
 
-/* Rows `row` to `row + rows - 1` of a weight as T: where they are, or expanded into the worker's memory.
- * next: what is worth asking for meanwhile; NULL when expanding reads ahead by itself. */
+/* A worker's access to rows of a weight as T: where they are, or expanded into the worker's memory. */
 template <class T>
-inline const typename T::Element *rows_of(const vk_linear *linear, int64_t row, int64_t rows, vk_pool *pool, int worker,
-                                          const char **next) {
-  int64_t k = linear->k, done = 0;
-  typename T::Element *tile = nullptr;
-  *next = nullptr;
-  for (int64_t number = 0; number < linear->num_parts && done < rows; number++) {
-    const vk_part &part = linear->parts[number];
-    if (row + done >= part.num_rows) {
-      row -= part.num_rows;
-      continue;
+class WorkerRows {
+ public:
+  using Element = typename T::Element;
+
+  /* For at most `rows` rows, which are there together until the task ends. */
+  WorkerRows(const vk_linear *linear, vk_pool *pool, int worker, int64_t rows)
+      : linear_(linear), pool_(pool), worker_(worker), rows_(rows) {}
+
+  /* Rows `row` to `row + count - 1`. next: what is worth asking for meanwhile; NULL when expanding reads ahead. */
+  const Element *get(int64_t row, int64_t count, const char **next) {
+    int64_t k = linear_->k, done = 0;
+    Element *tile = nullptr;
+    *next = nullptr;
+    for (const vk_part *part = linear_->parts; done < count; row -= part->num_rows, part++) {
+      int64_t first = row + done, left = part->num_rows - first;
+      if (left <= 0) continue;
+      int64_t here = left < count - done ? left : count - done;
+      const char *from = row_at(*part, first, k);
+      if (part->type == T::kType && here == count) {
+        if (left > here) *next = from + here * k * int64_t(sizeof(Element));
+        return reinterpret_cast<const Element *>(from);
+      }
+      if (!tile) tile = take(count);
+      dequantise<T>(part->type, from, here * k, tile + done * k);
+      done += here;
     }
-    int64_t first = row + done, here = part.num_rows - first < rows - done ? part.num_rows - first : rows - done;
-    const char *from = row_at(part, first, k);
-    if (part.type == T::kType && here == rows) {
-      if (first + here < part.num_rows) *next = from + here * k * int64_t(sizeof(*tile));
-      return reinterpret_cast<const typename T::Element *>(from);
-    }
-    if (!tile) tile = static_cast<typename T::Element *>(pool_scratch(pool, worker, size_t(rows * k) * sizeof(*tile)));
-    dequantise<T>(part.type, from, here * k, tile + done * k);
-    done += here;
-    row -= part.num_rows;
+    return tile;
   }
-  return tile;
-}
+
+ private:
+  Element *take(int64_t count) {
+    int64_t k = linear_->k;
+    if (!memory_) memory_ = static_cast<Element *>(pool_scratch(pool_, worker_, size_t(rows_ * k) * sizeof(Element)));
+    Element *tile = memory_ + used_ * k;
+    used_ += count;
+    return tile;
+  }
+
+  const vk_linear *linear_;
+  vk_pool *pool_;
+  int worker_;
+  int64_t rows_, used_ = 0;
+  Element *memory_ = nullptr;
+};
 
 }  // namespace
 #endif

@@ -7,9 +7,10 @@
 
 namespace {
 
-/* Panels of a task: enough that a task outlasts the taking of its ticket, few enough that all threads end together. */
-constexpr int64_t kPanels = 3;
-/* Tokens whose float32 products are kept before they are written: they stay in the first cache. */
+/* Panels of a task: enough that a task outlasts the taking of its ticket, few enough that all threads end together, and
+ * what they write of a row is whole cache lines. */
+constexpr int64_t kPanels = 2;
+/* Tokens of a block: what is written for them stays in the first cache until its lines are full. */
 constexpr int64_t kTokens = 64;
 
 template <class T>
@@ -40,18 +41,20 @@ inline void finish(const Projection<T> &job, const float *products, int64_t toke
 template <class T>
 void project_rows(void *argument, int64_t task, int worker) {
   const Projection<T> &job = *static_cast<const Projection<T> *>(argument);
-  int64_t k = job.linear->k, n = job.linear->n, last = (task + 1) * kPanels * kPanel;
+  int64_t k = job.linear->k, first = task * kPanels * kPanel;
+  int64_t last = first + kPanels * kPanel < job.linear->n ? first + kPanels * kPanel : job.linear->n;
   alignas(64) float products[kTokens * kPanel];
-  for (int64_t row = task * kPanels * kPanel; row < n && row < last; row += kPanel) {
-    int64_t rows = n - row < kPanel ? n - row : kPanel;
-    const char *next;
-    const auto *w = rows_of<T>(job.linear, row, rows, job.pool, worker, &next);
-    Panel<T> panel(w, rows, k, next);
-    for (int64_t token = 0; token < job.m; token += kTokens) {
-      int64_t tokens = job.m - token < kTokens ? job.m - token : kTokens;
+  const char *next[kPanels];
+  const typename T::Element *w[kPanels];
+  WorkerRows<T> rows(job.linear, job.pool, worker, last - first);
+  for (int64_t token = 0; token < job.m; token += kTokens) {
+    int64_t tokens = job.m - token < kTokens ? job.m - token : kTokens;
+    for (int64_t row = first, at = 0; row < last; row += kPanel, at++) {
+      int64_t here = last - row < kPanel ? last - row : kPanel;
+      if (token == 0) w[at] = rows.get(row, here, &next[at]);
+      Panel<T> panel(w[at], here, k, token == 0 ? next[at] : nullptr);
       multiply_rows<T>(job.x + token * k, tokens, &panel, products);
-      panel.ahead = nullptr;
-      finish<T>(job, products, token, tokens, row, rows);
+      finish<T>(job, products, token, tokens, row, here);
     }
   }
 }

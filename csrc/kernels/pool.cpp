@@ -74,14 +74,16 @@ struct Start {
 
 /* Takes the tasks of a range until none is left. */
 void work_through(vk_pool *pool, Range *range, int worker) {
+  int64_t done = 0;
   while (true) {
     uint64_t seen = range->word.load(std::memory_order_acquire);
-    if ((seen & kMask) >= seen >> kBits) return;
+    if ((seen & kMask) >= seen >> kBits) break;
     uint64_t ticket = range->word.fetch_add(1, std::memory_order_acq_rel);
-    if ((ticket & kMask) >= ticket >> kBits) return;
+    if ((ticket & kMask) >= ticket >> kBits) break;
     pool->task(pool->job, int64_t(ticket & kMask), worker);
-    pool->done.fetch_add(1, std::memory_order_release);
+    done++;
   }
+  if (done) pool->done.fetch_add(done, std::memory_order_release);
 }
 
 /* The worker's own tasks first, then those that others have not come to. */
