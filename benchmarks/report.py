@@ -1,7 +1,9 @@
 """Medians over the rounds, and the tables that are printed, in Markdown."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 
 from peers.measuring import FOREIGN_SHARE
@@ -139,15 +141,19 @@ def notes(results: Sequence[Result], skipped: Mapping[str, str]) -> list[str]:
         versions |= result.versions
     if versions:
         said.append("- versions: " + ", ".join(f"{name} {version}" for name, version in versions.items()))
-    loud = {
-        f"{result.row.name}, {name} ({figure.foreign:.0%} of a core)"
-        for result in results
-        for name, figure in result.figures.items()
-        if figure.is_loud
-    }
+    loud = [figure.foreign for result in results for figure in result.figures.values() if figure.is_loud]
     if loud:
         said.append(
-            f"- * measured while other processes used more than {FOREIGN_SHARE:.0%} of a core, in every try; not a "
-            f"measurement: {'; '.join(sorted(loud))}"
+            f"- *: no measurement, for in every try other processes used more than {FOREIGN_SHARE:.0%} of a core "
+            f"({len(loud)} figures; {min(loud):.0%} to {max(loud):.0%})"
         )
     return said
+
+
+def write_into(page: Path, name: str, text: str) -> None:
+    """Put a text between the marks `<!-- serve NAME -->` and `<!-- end NAME -->` of a page."""
+    before, start, rest = page.read_text().partition(f"<!-- serve {name} -->\n")
+    _, end, after = rest.partition(f"<!-- end {name} -->\n")
+    if not start or not end:
+        sys.exit(f"{page}: has no lines '<!-- serve {name} -->' and '<!-- end {name} -->' to write between")
+    page.write_text(f"{before}{start}{text}\n{end}{after}")

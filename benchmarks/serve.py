@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from machine import features, idle_load, machine
-from report import MIB
+from report import MIB, write_into
 from rows import MODULES, in_session
 from tables import TABLES
 
@@ -76,15 +76,6 @@ def describe(limits: Mapping[str, float], options: argparse.Namespace) -> str:
     if options.quick:
         lines.append("- quick: few tokens and one round, so that no figure is a measurement")
     return "\n".join(lines)
-
-
-def write_into(page: Path, name: str, text: str) -> None:
-    """Put a text between the marks `<!-- serve NAME -->` and `<!-- end NAME -->` of a page."""
-    before, start, rest = page.read_text().partition(f"<!-- serve {name} -->\n")
-    _, end, after = rest.partition(f"<!-- end {name} -->\n")
-    if not start or not end:
-        sys.exit(f"{page}: has no lines '<!-- serve {name} -->' and '<!-- end {name} -->' to write between")
-    page.write_text(f"{before}{start}{text}\n{end}{after}")
 
 
 def main() -> int:
