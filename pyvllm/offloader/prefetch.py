@@ -105,18 +105,11 @@ class LayerStream:
         """Streamed layers that compute came to since the start."""
         self.wait_s = 0.0
         """Seconds that those waits took on the thread that computes."""
-        self.history: list[int] = []
-        """Positions in the order in which their copies were started, of the last steps."""
 
     def start(self) -> None:
         """Fill the slots for the first step."""
         for position in self._schedule.initial():
             self._fill(position)
-
-    @property
-    def host_tensors(self) -> list[Tensor]:
-        """The host copies that this stream reads."""
-        return [source for pairs in self._copies.values() for _, source in pairs]
 
     @contextmanager
     def layer(self, index: int) -> Iterator[None]:
@@ -144,9 +137,3 @@ class LayerStream:
         self._tickets[slot] = self._memory.start_copy(pairs)
         self._holds[slot] = position
         self.copied_bytes += sum(source.nbytes for _, source in pairs)
-        self.history.append(position)
-        del self.history[:-_HISTORY]
-
-
-#: Enough to read back some steps of any real model; the list must not grow with the tokens written.
-_HISTORY = 1024
