@@ -3,7 +3,7 @@
 
 #include "check.h"
 
-enum { THREADS = 4, COMPLETIONS = 50, NEW = 8 };
+enum { THREADS = 4, COMPLETIONS = 50, NEW = 4 };
 
 static vllm_engine* engine;
 static int32_t serial[COMPLETIONS][NEW];
