@@ -4,7 +4,7 @@ A family says with `DecoderTraits` what it adds to the common decoder; `layers/d
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pyvllm.config.model import ModelConfig, Source, WeightSpec, fused, single
 from pyvllm.errors import FormatError, ModelLoadError
@@ -138,16 +138,23 @@ class _Layer:
 
     def stack(self, block: str, leaf: str, parts: Mapping[str, int], columns: int) -> WeightSpec:
         """Stack the tensors `parts` (name within an expert: rows) of every expert, expert by expert."""
-        config = self.config
+        config, prefix, rows_of_one = self.config, self.name(block), sum(parts.values())
+        firsts, first = [], 0
+        for part, rows in parts.items():
+            firsts.append((part, (rows, columns), first))
+            first += rows
         sources = [
-            Source(self.name(f"{block}.{expert}.{part}.weight"), (rows, columns))
+            Source(f"{prefix}.{expert}.{part}.weight", shape, expert * rows_of_one + start)
             for expert in range(config.num_experts)
-            for part, rows in parts.items()
+            for part, shape, start in firsts
         ]
-        rows_of_all = fused(self.name(f"{block}.{leaf}"), self.index, self.dtype, sources, kind="experts")
-        return replace(
-            rows_of_all,
-            shape=(config.num_experts, sum(parts.values()), columns),
+        return WeightSpec(
+            f"{prefix}.{leaf}",
+            (config.num_experts, rows_of_one, columns),
+            self.dtype,
+            self.index,
+            tuple(sources),
+            kind="experts",
             num_experts=config.num_experts,
             experts_per_token=config.num_experts_per_tok,
         )
