@@ -1,5 +1,6 @@
 """The engine: a loaded model that answers many requests at once, from any thread."""
 
+import atexit
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -86,6 +87,8 @@ class LLMEngine:
         self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name="vllm-engine", daemon=True)
         self._thread.start()
+        # A thread inside torch when Python takes itself apart would end the process with an abort.
+        atexit.register(self._stop)
 
     @classmethod
     def load(
@@ -121,7 +124,7 @@ class LLMEngine:
 
         Raises LoaderDefect, a ModelLoadError, when a weight is not where the plan put it; InvalidArgument once closed.
         """
-        with self._call():
+        with self.call():
             return self._model.offload_report()
 
     def stats(self) -> EngineStats:
@@ -129,7 +132,7 @@ class LLMEngine:
 
         Raises InvalidArgument once closed.
         """
-        with self._call():
+        with self.call():
             scheduler, scope = self._core.scheduler, self._model.runner.scope
             stream = scope if isinstance(scope, LayerStream) else None
             in_place = self._core.num_steps * self.prepared.plan.bytes_at(Place.HOST)
@@ -192,7 +195,7 @@ class LLMEngine:
         and it is not called again then. Raises InvalidArgument for a prompt that is empty, too long or out of the
         vocabulary, and GenerationError when the computation fails.
         """
-        with self._call():
+        with self.call():
             if on_text is None:
                 item = self.submit(prompt, params, logits_processors=logits_processors)
                 item.wait()
@@ -213,14 +216,19 @@ class LLMEngine:
                 return
             self._is_closed = True
             self._idle.wait_for(lambda: not self._callers)
-        with self._news:
-            self._is_stopping = True
-            self._news.notify()
-        self._thread.join()
+        self._stop()
+        atexit.unregister(self._stop)
         memory = self._model.memory
         memory.close()
         del self._model, self._core
         release_caches(memory)
+
+    def _stop(self) -> None:
+        """End the engine thread after the step that runs, and with it every request."""
+        with self._news:
+            self._is_stopping = True
+            self._news.notify()
+        self._thread.join()
 
     def _tell(
         self, item: EngineRequest, texts: "queue.SimpleQueue[tuple[str, bool, int]]", on_text: OnText
@@ -245,8 +253,13 @@ class LLMEngine:
                 return Completion(shown, request.output_token_ids[:num_tokens], "abort", request.prompt_token_ids)
 
     @contextmanager
-    def _call(self) -> Iterator[None]:
-        """Count a call in, so that `close` waits for it."""
+    def call(self) -> Iterator[None]:
+        """Count a call in, so that `close` waits for it.
+
+        Raises InvalidArgument once closed, and on the engine's own thread, which would wait for itself.
+        """
+        if threading.get_ident() == self._thread.ident:
+            raise InvalidArgument("a logits processor cannot call the engine that it runs for")
         with self._idle:
             if self._is_closed:
                 raise InvalidArgument("the engine is closed")
