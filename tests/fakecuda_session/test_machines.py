@@ -4,7 +4,7 @@ import pytest
 
 from pyvllm.config.engine import EngineConfig
 from pyvllm.config.offload import OffloadConfig
-from pyvllm.engine.preview import plan_document, resolve_device
+from pyvllm.engine.preview import plan_document
 from pyvllm.errors import DoesNotFit, GenerationError, InvalidArgument, ModelLoadError
 from pyvllm.memory.base import Room
 from pyvllm.memory.pinning import Environment
@@ -129,26 +129,28 @@ def test_R39_a_graph_capture_is_refused_by_name_and_the_engine_lives_on(machine,
         assert tokens_of(engine) == on_cpu(model)
 
 
-def test_auto_takes_the_device_that_is_there(machine):
-    assert resolve_device("auto") == resolve_device("cuda") == "cuda"
+def device_of(models, device: str) -> str:
+    config = EngineConfig(model=str(models("LlamaForCausalLM")), device=device, max_model_len=128)
+    return plan_document(config)["capacity"]["device_name"]
+
+
+def test_auto_takes_the_device_that_is_there(machine, models):
+    assert device_of(models, "auto") == device_of(models, "cuda") == "Imagined Device"
 
 
 @pytest.mark.parametrize("error", [35, 100])
-def test_auto_falls_to_the_cpu_when_there_is_no_driver_or_no_device(machine, capfd, error):
+def test_auto_falls_to_the_cpu_when_there_is_no_driver_or_no_device(machine, models, error):
     machine.set_probe_error(error)
-    assert resolve_device("auto") == "cpu"
-    lines = capfd.readouterr().err.splitlines()
-    assert len(lines) == 1
-    assert f"({error})" in lines[0]
+    assert device_of(models, "auto") == "cpu"
     with pytest.raises(ModelLoadError, match=rf"\({error}\)"):
-        resolve_device("cuda")
+        device_of(models, "cuda")
 
 
 @pytest.mark.parametrize("error", [2, 3, 46, 802, 999])
-def test_any_other_error_is_an_error_and_no_fall_back(machine, error):
+def test_any_other_error_is_an_error_and_no_fall_back(machine, models, error):
     machine.set_probe_error(error)
     with pytest.raises(ModelLoadError, match=rf"device auto: CUDA was asked for.*\({error}\)"):
-        resolve_device("auto")
+        device_of(models, "auto")
 
 
 def test_device_fit_chooses_what_fits_with_its_staging_buffers(machine, device, models):

@@ -191,7 +191,7 @@ def test_a_file_that_ends_early_fails_the_load_and_gives_everything_back(machine
         with file.open("r+b") as opened:
             opened.truncate(file.stat().st_size // 2)
 
-    with pytest.raises(ModelLoadError, match="model.safetensors"):
+    with pytest.raises(ModelLoadError, match=r"model\.safetensors"):
         run(device, model, uva(10**5), prepare_memory=cut)
     gc.collect()
     assert machine.held() == before
