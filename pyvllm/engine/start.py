@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 from pyvllm.config.engine import EngineConfig
 from pyvllm.engine.preview import prepare
 from pyvllm.engine.progress import Progress
+from pyvllm.errors import DoesNotFit
+from pyvllm.memory.cpu import host_room
 
 if TYPE_CHECKING:
     from pyvllm.engine.llm_engine import LLMEngine
@@ -19,7 +21,19 @@ def load_engine(config: EngineConfig, progress: Progress | None = None) -> "LLME
     prepared = prepare(config)
     try:
         from pyvllm.engine.llm_engine import LLMEngine
-    except BaseException:
+    except BaseException as error:
         prepared.checkpoint.close()
+        if _is_without_room(error):
+            room = host_room()
+            raise DoesNotFit(
+                f"the host has not the room for the code that computes ({error}): {room.source} leaves "
+                f"{room.nbytes} bytes; raise the limit"
+            ) from error
         raise
     return LLMEngine.load_prepared(prepared, progress)
+
+
+def _is_without_room(error: BaseException) -> bool:
+    """Whether an import failed for want of memory. Source: glibc's dl-load.c; other reasons follow after a colon."""
+    text = str(error)
+    return isinstance(error, MemoryError) or text.endswith(("failed to map segment from shared object", "allocate memory"))

@@ -19,7 +19,7 @@ def test_defaults_versions_and_frees_work_without_python(program):
     assert succeed(program("light"), env=MISSING_HOME) == ""
 
 
-@pytest.mark.parametrize("name", ["engine", "handles", "callbacks", "threads", "process"])
+@pytest.mark.parametrize("name", ["engine", "handles", "callbacks", "threads", "process", "no_room"])
 def test_the_program_finds_every_claim_true_and_stdout_is_its_own(program, tiny, name):
     assert succeed(program(name), tiny) == ""
 
