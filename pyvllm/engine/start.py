@@ -35,5 +35,5 @@ def load_engine(config: EngineConfig, progress: Progress | None = None) -> "LLME
 
 def _is_without_room(error: BaseException) -> bool:
     """Whether an import failed for want of memory. Source: glibc's dl-load.c; other reasons follow after a colon."""
-    text = str(error)
-    return isinstance(error, MemoryError) or text.endswith(("failed to map segment from shared object", "allocate memory"))
+    endings = ("failed to map segment from shared object", "Cannot allocate memory")
+    return isinstance(error, MemoryError) or str(error).endswith(endings)
