@@ -4,12 +4,13 @@
 `ModelSource.headers` opens the weight files and checks all of their headers. No weight is read here.
 """
 
+import gc
 import os
 import re
 import stat
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from pyvllm.config.model import architecture_of
@@ -114,11 +115,11 @@ class ModelSource:
         """
         if self.gguf_header is not None:
             return self._gguf_checkpoint(self.gguf_header)
-        with _open_directory(self.path) as directory, ExitStack() as on_error:
+        with _collector_paused(), _open_directory(self.path) as directory, ExitStack() as on_error:
             opened: list[OpenFile] = []
             tensors = _safetensors_tensors(directory, opened, on_error)
             on_error.pop_all()
-        return Checkpoint(opened, tensors)
+        return Checkpoint(opened, _with_model_prefix(tensors))
 
     def _gguf_checkpoint(self, header: gguf.GGUFHeader) -> Checkpoint:
         tensors = {info.name: info for info in hugging_face_tensors(header)}
@@ -127,6 +128,29 @@ class ModelSource:
             file.close()
             raise ModelLoadError(f"{self.name}: was changed while it was being loaded")
         return Checkpoint([file], tensors)
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Keep the garbage collector from going through every tensor read so far, again and again: none is in a cycle."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _with_model_prefix(tensors: dict[str, TensorInfo]) -> dict[str, TensorInfo]:
+    """Give the tensors of a decoder without its head the names that they have in one with it.
+
+    `LlamaModel` of huggingface/transformers saves `layers.0...` where `LlamaForCausalLM` saves `model.layers.0...`.
+    """
+    if "embed_tokens.weight" not in tensors or any(name.startswith("model.") for name in tensors):
+        return tensors
+    heads = ("embed_tokens.", "layers.", "norm.")
+    return {f"model.{name}" if name.startswith(heads) else name: info for name, info in tensors.items()}
 
 
 def open_model(path: str) -> ModelSource:
