@@ -134,6 +134,7 @@ def configuration_document(offload: OffloadConfig) -> dict[str, object]:
         "schema": SCHEMA,
         "architecture": None,
         **configuration_fields(offload),
+        **({"enabled": None} if offload.is_fit_automatic else {}),
         "asked": {"host_bytes": asked, "overshoot_bytes": 0},
         **dict.fromkeys(unknown),
         "fit": {**fit, "auto": offload.is_fit_automatic},

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from pyvllm.config.model import single
 from pyvllm.config.offload import OffloadConfig
+from pyvllm.engine.preview import configuration_document
 from pyvllm.offloader.fit import choose_fit
 from pyvllm.offloader.plan import Capacity, Demand, make_plan
 from pyvllm.offloader.summary import rate_bound
@@ -120,3 +121,11 @@ def test_the_shortest_text_reads_back_as_the_same_configuration(pairs):
     short = config.to_short_json()
     assert OffloadConfig.from_json(short) == config
     assert len(short) <= len(json.dumps(config.to_dict()))
+
+
+def test_without_a_model_a_fit_leaves_open_what_only_a_model_can_say():
+    document = configuration_document(OffloadConfig.from_dict({"vllm_cpp": {"device_fit": {"auto": True}}}))
+    assert document["enabled"] is None and document["resolved_backend"] is None
+    assert document["fit"] == {"auto": True, "reason": None, "offload_config": None}
+    assert document["config"] == {"offload_backend": "auto", "vllm_cpp": {"device_fit": {"auto": True}}}
+    assert set(document) == set(document_of({}))
