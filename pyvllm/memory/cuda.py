@@ -13,6 +13,8 @@ from pyvllm.memory.pinning import DeviceAttributes
 #: cudaErrorInsufficientDriver and cudaErrorNoDevice: there is no driver, or no device.
 #: Source: CUDA Runtime API, cudaError_t.
 NO_DEVICE_ERRORS = (35, 100)
+#: cudaErrorCudartUnloading: the process is ending, and the driver gives everything back.
+_UNLOADING = 4
 #: The device of one engine: the first that CUDA_VISIBLE_DEVICES leaves visible.
 DEVICE = 0
 
@@ -152,7 +154,7 @@ class Cudart:
     def free(self, function: str, address: int) -> None:
         """Give memory back. Called by finalisers, where an error can only be told."""
         (error,) = getattr(self._runtime, function)(address)
-        if int(error):
+        if int(error) not in (0, _UNLOADING):
             logger.debug(f"CUDA: {function} failed with {_described(self._runtime, error)}")
 
 

@@ -120,6 +120,7 @@ class CudaMemory(Memory):
         make = self._device_region if pool == "device" else self._host_region
         tensor_at = self._torch.tensor_at if pool == "device" else self._torch.host_tensor_at
         tensors: dict[str, Tensor] = {}
+        owner: object = None
         try:
             for offsets in pack(sizes):
                 address, owner = make(max(region_bytes(offsets, sizes), 1))
@@ -127,6 +128,7 @@ class CudaMemory(Memory):
                     tensors[name] = tensor_at(address + offset, sizes[name], owner)
         except BaseException:
             # Given back now, not when the last frame of the error's traceback goes.
+            owner = None
             tensors.clear()
             raise
         self._device_bytes += wanted if pool == "device" else 0
