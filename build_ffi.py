@@ -23,7 +23,7 @@ CSRC = ROOT / "csrc"
 KERNELS, KERNELS_NAME = CSRC / "kernels", "pyvllm.lib.libvllm_kernels"
 SONAME = "libvllm.so.21"
 VERSION_NODE = "VLLM_21"
-C_SOURCES = ("report.c", "home.c", "start.c", "leave.c")
+C_SOURCES = ("report.c", "home.c", "start.c", "leave.c", "signals.c")
 WARNINGS = ["-Wall", "-Wextra"]
 C_FLAGS = ["-std=gnu11", "-fvisibility=hidden", *WARNINGS, "-Wno-unused-parameter"]
 #: Of the CPU kernels. The instruction set is chosen in the sources and at run time, never by the machine that compiles.

@@ -68,7 +68,20 @@ VLLM_API void vllm_completion_free(vllm_completion* completion)
     memset(completion, 0, sizeof *completion);
 }
 
+VLLM_API void vllm_embedding_result_free(vllm_embedding_result* result)
+{
+    if (!result)
+        return;
+    free(result->values);
+    memset(result, 0, sizeof *result);
+}
+
 /* ---- what capi.py uses ---- */
+
+float* vllm__new_floats(int64_t count)
+{
+    return malloc((size_t)count * sizeof(float));
+}
 
 char* vllm__new_string(const char* bytes, int64_t length)
 {
@@ -232,4 +245,114 @@ VLLM_API vllm_status vllm_complete_stream(vllm_engine* engine, const char* promp
     REFUSE_IF(!callback, "callback is NULL; it receives the text");
     START_PYTHON();
     return leave(vllm__py_complete_stream(engine, prompt, params, callback, user_data));
+}
+
+VLLM_API vllm_status vllm_request_submit(vllm_engine* engine, const char* prompt, const vllm_sampling_params* params,
+                                         vllm_token_callback callback, void* user_data, vllm_request** out)
+{
+    if (out)
+        *out = NULL;
+    REFUSE_IF(!engine, "engine is NULL");
+    REFUSE_IF(!prompt, "prompt is NULL");
+    REFUSE_IF(!params, "params is NULL; fill a vllm_sampling_params with vllm_sampling_params_default()");
+    REFUSE_IF(!callback, "callback is NULL; it receives the text");
+    REFUSE_IF(!out, "out is NULL; it receives the request");
+    START_PYTHON();
+    vllm__text_call call = {callback, user_data};
+    vllm_status status = vllm__py_request_submit(engine, prompt, params, &call, out);
+    if (status != VLLM_OK)
+        *out = NULL;
+    return leave(status);
+}
+
+VLLM_API vllm_status vllm_request_cancel(vllm_request* request)
+{
+    REFUSE_IF(!request, "request is NULL");
+    START_PYTHON();
+    return leave(vllm__py_request_cancel(request));
+}
+
+VLLM_API vllm_status vllm_request_wait(vllm_request* request)
+{
+    REFUSE_IF(!request, "request is NULL");
+    START_PYTHON();
+    return leave(vllm__py_request_wait(request));
+}
+
+VLLM_API bool vllm_request_done(const vllm_request* request)
+{
+    bool is_done = false;
+    if (!request)
+        refuse(__func__, "request is NULL");
+    else if (vllm__start() == VLLM_OK && leave(vllm__py_request_done(request, &is_done)) != VLLM_OK)
+        is_done = false;
+    return is_done;
+}
+
+VLLM_API const char* vllm_request_error(const vllm_request* request)
+{
+    const char* text = "";
+    if (!request)
+        refuse(__func__, "request is NULL");
+    else if (vllm__start() == VLLM_OK && leave(vllm__py_request_error(request, &text)) != VLLM_OK)
+        text = "";
+    return text;
+}
+
+VLLM_API void vllm_request_free(vllm_request* request)
+{
+    if (request && vllm__start() == VLLM_OK)
+        leave(vllm__py_request_free(request));
+}
+
+VLLM_API vllm_status vllm_chat(vllm_engine* engine, const char* request_json, char** out_response_json)
+{
+    if (out_response_json)
+        *out_response_json = NULL;
+    REFUSE_IF(!engine, "engine is NULL");
+    REFUSE_IF(!request_json, "request_json is NULL");
+    REFUSE_IF(!out_response_json, "out_response_json is NULL; it receives the answer");
+    START_PYTHON();
+    return leave_text(vllm__py_chat(engine, request_json, out_response_json), out_response_json);
+}
+
+VLLM_API vllm_status vllm_chat_stream(vllm_engine* engine, const char* request_json, vllm_token_callback callback,
+                                      void* user_data)
+{
+    REFUSE_IF(!engine, "engine is NULL");
+    REFUSE_IF(!request_json, "request_json is NULL");
+    REFUSE_IF(!callback, "callback is NULL; it receives the chunks");
+    START_PYTHON();
+    return leave(vllm__py_chat_stream(engine, request_json, callback, user_data));
+}
+
+VLLM_API vllm_status vllm_embed(vllm_engine* engine, const char* const* texts, int32_t n_texts,
+                                vllm_embedding_result* out)
+{
+    if (out)
+        memset(out, 0, sizeof *out);
+    REFUSE_IF(!engine, "engine is NULL");
+    REFUSE_IF(!texts, "texts is NULL");
+    REFUSE_IF(n_texts <= 0, "n_texts must be at least 1");
+    REFUSE_IF(!out, "out is NULL; it receives the embeddings");
+    START_PYTHON();
+    vllm_status status = vllm__py_embed(engine, texts, n_texts, out);
+    if (status != VLLM_OK)
+        vllm_embedding_result_free(out);
+    return leave(status);
+}
+
+VLLM_API int32_t vllm_server_main(int32_t argc, const char* const* argv)
+{
+    int32_t code = 1;
+    if (argc < 0 || (argc > 0 && !argv))
+        return refuse(__func__, "argc must not be negative, and argv not NULL when argc is above 0");
+    if (vllm__start() != VLLM_OK)
+        return 1;
+    int stop_fd = vllm__take_signals();
+    if (stop_fd < 0)
+        return 1;
+    vllm_status status = leave(vllm__py_server_main(argc, argv, stop_fd, &code));
+    vllm__leave_signals();
+    return status == VLLM_OK ? code : 1;
 }

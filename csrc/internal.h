@@ -10,6 +10,11 @@
 void vllm__set_errorf(const char* format, ...) __attribute__((format(printf, 1, 2)));
 void vllm__clear_error(void);
 
+/* signals.c: while a server runs, SIGINT and SIGTERM make this descriptor readable. Returns it, or -1 with the error text
+ * set; vllm__leave_signals puts the former handlers back. */
+int vllm__take_signals(void);
+void vllm__leave_signals(void);
+
 /* start.c: VLLM_OK when Python runs and capi.py is bound to this copy of the library, else a status with its text set. */
 vllm_status vllm__start(void);
 

@@ -15,6 +15,12 @@ typedef struct vllm__tokens {
     int32_t n_out_tokens;
 } vllm__tokens;
 
+/* A callback for text, and what it is given. */
+typedef struct vllm__text_call {
+    vllm_token_callback callback;
+    void* user_data;
+} vllm__text_call;
+
 /* Set this thread's last error. */
 void vllm__set_error(const char* text);
 
@@ -26,6 +32,9 @@ void vllm__guard_exit(void);
 
 /* Copy length bytes and a NUL into memory that vllm_string_free frees; NULL when there is none. */
 char* vllm__new_string(const char* bytes, int64_t length);
+
+/* Memory for count numbers that vllm_embedding_result_free frees; NULL when there is none. */
+float* vllm__new_floats(int64_t count);
 
 /* The static string that is equal to name: "stop", "length" or "abort"; NULL for anything else. */
 const char* vllm__finish_reason(const char* name);

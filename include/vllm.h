@@ -45,14 +45,15 @@
  *            no pointer into them. A U+0000 that a model writes is given out as U+FFFD.
  * Ownership. What a function gives out belongs to the caller until the function named beside it frees it: never
  *            free(). Freeing NULL does nothing.
- * Handles.   A vllm_engine* is looked up in a table of live engines and is never dereferenced first: NULL, an engine
- *            that was freed, a pointer from elsewhere or one cut to 32 bits gives VLLM_ERR_INVALID_ARGUMENT.
+ * Handles.   A vllm_engine* or vllm_request* is looked up in a table of live ones and is never dereferenced first: NULL,
+ *            one that was freed, a pointer from elsewhere or one cut to 32 bits gives VLLM_ERR_INVALID_ARGUMENT.
  * Threads.   Any thread may call any function, on one engine or on several; calls on one engine are answered together.
  *            Structures passed in must not change during the call.
- * Callbacks. They run on the thread that made the call, before it returns, and must not throw or longjmp. They may
- *            call the library, except that they cannot free the engine they are running for.
- * Process.   The library writes nothing to stdout, installs no signal handler, never calls exit or abort, and lets no
- *            exception out. Its lines go to stderr or to vllm_log_set's callback. When the process ends, calls that
+ * Callbacks. They run on the thread that made the call, before it returns, except those of vllm_request_submit and
+ *            logits processors, which say where they run. They must not throw or longjmp. They may call the library,
+ *            except that they cannot free the engine they are running for.
+ * Process.   The library writes nothing to stdout, installs no signal handler (but see vllm_server_main), never calls
+ *            exit or abort, and lets no exception out. Its lines go to stderr or to vllm_log_set's callback. When the process ends, calls that
  *            still run in other threads stop and do not return; no atexit handler or destructor may wait for them.
  * Python.    The core is the Python package pyvllm, in an isolated interpreter that the first call which needs it
  *            starts (about 10 ms) and that lives until the process ends: dlclose frees nothing. PYTHONPATH, PYTHONHOME
@@ -131,6 +132,9 @@ typedef enum vllm_log_level {
 /* A loaded model. Made by vllm_engine_load, freed by vllm_engine_free. */
 typedef struct vllm_engine vllm_engine;
 
+/* A request that goes on by itself. Made by vllm_request_submit, freed by vllm_request_free. */
+typedef struct vllm_request vllm_request;
+
 /*
  * Text as it is generated.
  *
@@ -143,11 +147,14 @@ typedef struct vllm_engine vllm_engine;
 typedef bool (*vllm_token_callback)(const char* delta_text, bool finished, void* user_data);
 
 /*
- * Reserved for a processor of logits; ABI 21 fixes its place. A request that sets one is refused today.
+ * Change the logits before each token of a request is chosen.
  *
- * token_ids      the tokens so far, n_token_ids of them.
- * logits         vocab_size values, changed in place.
- * user_data      vllm_sampling_params.logits_processor_user_data.
+ * token_ids   the new tokens so far, n_token_ids of them; borrowed for this call.
+ * logits      a float32 copy of the vocab_size logits of this request, to be changed in place; -INFINITY makes a token
+ *             impossible. Penalties and structured output act after it.
+ * user_data   vllm_sampling_params.logits_processor_user_data.
+ * Called on the library's own thread, between the steps of the whole batch: be quick. It cannot call the engine that it
+ * runs for. Logits that are NaN, or all -INFINITY, end this request with VLLM_ERR_RUNTIME and touch no other.
  */
 typedef void (*vllm_logits_processor)(const int32_t* token_ids, int32_t n_token_ids, float* logits, int32_t vocab_size,
                                       void* user_data);
@@ -190,9 +197,11 @@ typedef struct vllm_model_params {
     int32_t max_model_len;
     /* Requests computed in one step at most. 0 or less: 8. */
     int32_t max_num_seqs;
-    /* Parser of tool calls. NULL or "". Others: not supported yet. */
+    /* How the model writes tool calls: "hermes", "qwen3" or "qwen3_coder". With one, vllm_chat lets the model choose to
+     * call. NULL or "": calls are only made when a request forces one. */
     const char* tool_parser;
-    /* Parser of reasoning text. NULL or "". Others: not supported yet. */
+    /* How the model writes its reasoning: "deepseek_r1" or "qwen3". With one, vllm_chat gives it apart from the content.
+     * NULL or "": it stays in the content. */
     const char* reasoning_parser;
     /* Speculative decoding. NULL or "". Others: not supported. */
     const char* speculative_config;
@@ -246,13 +255,13 @@ typedef struct vllm_sampling_params {
     uint64_t seed;
     /* 0 (default): a new seed for every request. 1: use seed. */
     int32_t has_seed;
-    /* Penalty on tokens that occurred. 0. Others: not supported yet. */
+    /* Subtracted from the logits of tokens that the answer has. In [-2, 2]; default 0. */
     float presence_penalty;
-    /* Penalty by how often a token occurred. 0. Others: not supported yet. */
+    /* Subtracted once for each time that the answer has the token. In [-2, 2]; default 0. */
     float frequency_penalty;
-    /* Factor on tokens that occurred. 1. Others: not supported yet. */
+    /* Divides the positive logits, and multiplies the negative ones, of tokens of prompt and answer. Above 0; default 1. */
     float repetition_penalty;
-    /* New tokens at least. 0. Others: not supported yet. */
+    /* New tokens before an end-of-sequence token or a stop string may end the answer. Default 0; at most max_tokens. */
     int32_t min_tokens;
     /* 0 (default): an end-of-sequence token ends the text. 1: go on after it. */
     int32_t ignore_eos;
@@ -260,21 +269,21 @@ typedef struct vllm_sampling_params {
     const char* const* stop;
     /* Strings in stop. Default 0. */
     int32_t n_stop;
-    /* Structured output: a JSON schema. NULL. Others: not supported yet. */
+    /* Structured output, of which at most one kind may be set: the answer is JSON of this schema. Default NULL. */
     const char* structured_json;
-    /* Structured output: a regular expression. NULL. Others: not supported yet. */
+    /* Structured output: the answer matches this regular expression. Default NULL. */
     const char* structured_regex;
-    /* Structured output: one of n_structured_choice strings. NULL. Others: not supported yet. */
+    /* Structured output: the answer is one of n_structured_choice strings. Default NULL. */
     const char* const* structured_choice;
-    /* Strings in structured_choice. 0. */
+    /* Strings in structured_choice. Default 0. */
     int32_t n_structured_choice;
-    /* Structured output: a grammar. NULL. Others: not supported yet. */
+    /* Structured output: a context-free grammar, in GBNF (llama.cpp) or Lark notation. Default NULL. */
     const char* structured_grammar;
-    /* Structured output: any JSON object. 0. 1: not supported yet. */
+    /* Structured output: 1 for any JSON object. Default 0. */
     int32_t structured_json_object;
-    /* NULL. Others: not supported yet. */
+    /* Changes the logits before each token is chosen. It must live as long as the request. Default NULL. */
     vllm_logits_processor logits_processor;
-    /* Given to logits_processor. NULL as long as that is. */
+    /* Given to logits_processor. NULL as long as that is NULL. */
     void* logits_processor_user_data;
 } vllm_sampling_params;
 
@@ -289,6 +298,18 @@ typedef struct vllm_completion {
     /* New tokens. */
     int32_t completion_tokens;
 } vllm_completion;
+
+/* Vectors of texts. Filled by vllm_embed, emptied by vllm_embedding_result_free. */
+typedef struct vllm_embedding_result {
+    /* n_embeddings vectors of dim numbers, one after the other, each of length 1. Owned by this structure. */
+    float* values;
+    /* How many vectors: as many as there were texts. */
+    int32_t n_embeddings;
+    /* Numbers in a vector: the model's hidden size. */
+    int32_t dim;
+    /* Tokens of all texts together, with those that the tokenizer adds. */
+    int32_t prompt_tokens;
+} vllm_embedding_result;
 
 /* ---- Defaults and versions: these never start Python and never fail ---------------------------------------------- */
 
@@ -419,6 +440,106 @@ VLLM_API vllm_status vllm_complete_tokens(vllm_engine* engine, const int32_t* pr
 VLLM_API vllm_status vllm_complete_stream(vllm_engine* engine, const char* prompt, const vllm_sampling_params* params,
                                           vllm_token_callback callback, void* user_data);
 
+/* ---- Requests that go on by themselves --------------------------------------------------------------------------- */
+
+/*
+ * Submit a text, and return at once.
+ *
+ * prompt, params  as for vllm_complete; borrowed for this call, but for what logits_processor needs.
+ * callback        called with each piece of text, on a thread of the library that belongs to this request alone. It may
+ *                 call the library, but not wait for, free, or free the engine of, its own request. Exactly one last
+ *                 call has finished true, whatever the request ends with, unless the callback has returned false.
+ * user_data       given to the callback; must live until vllm_request_wait or vllm_request_free has returned.
+ * out             receives the request; the caller frees it with vllm_request_free. NULL on failure.
+ * Requests of one engine are computed together, up to max_num_seqs of them in one step, by its scheduling_policy.
+ */
+VLLM_API vllm_status vllm_request_submit(vllm_engine* engine, const char* prompt, const vllm_sampling_params* params,
+                                         vllm_token_callback callback, void* user_data, vllm_request** out);
+
+/* Ask for the end of a request, from any thread, its own callback too. It ends after the step that runs; VLLM_OK also if
+ * it has ended already. */
+VLLM_API vllm_status vllm_request_cancel(vllm_request* request);
+
+/*
+ * Wait until a request has ended and its callback has returned for the last time.
+ *
+ * Returns what it ended with: VLLM_OK, also for one that was cancelled, or VLLM_ERR_RUNTIME. Any number of threads may
+ * wait, and wait again; the request's own callback may not, and gets VLLM_ERR_INVALID_ARGUMENT.
+ */
+VLLM_API vllm_status vllm_request_wait(vllm_request* request);
+
+/* Whether a request has ended and its callback has returned for the last time. Never waits. False for what is no request,
+ * and then vllm_last_error() says so. */
+VLLM_API bool vllm_request_done(const vllm_request* request);
+
+/* What went wrong with a request that is done; "" while it runs and if nothing did. Never NULL. Owned by the request:
+ * valid until vllm_request_free. */
+VLLM_API const char* vllm_request_error(const vllm_request* request);
+
+/*
+ * Free a request.
+ *
+ * One that still runs is cancelled first; returns when its callback has returned for the last time. NULL: nothing
+ * happens. From its own callback, and on a handle that is no live request, it does nothing but set vllm_last_error().
+ * vllm_engine_free ends the requests of its engine; they are freed all the same, before or after.
+ */
+VLLM_API void vllm_request_free(vllm_request* request);
+
+/* ---- Chat -------------------------------------------------------------------------------------------------------- */
+
+/*
+ * Answer a conversation, and wait for all of it.
+ *
+ * request_json       one OpenAI chat completion request: messages (roles system, developer, user, assistant, tool;
+ *                    contents are texts), tools, tool_choice, parallel_tool_calls, response_format,
+ *                    max_completion_tokens or max_tokens, n, and the sampling fields under vLLM's names. "model" is
+ *                    only repeated in the answer. A field that does not act is refused by name, and so is one out of
+ *                    its bounds; a name that nobody knows is passed over. Borrowed for the call.
+ * out_response_json  receives one OpenAI chat.completion object; the caller frees it with vllm_string_free. NULL on
+ *                    failure.
+ * The prompt is made by the chat template of the model, in a sandbox; a model without one is refused. Without a limit the
+ * answer may fill what is left of max_model_len.
+ */
+VLLM_API vllm_status vllm_chat(vllm_engine* engine, const char* request_json, char** out_response_json);
+
+/*
+ * Answer a conversation and hand it out as it arrives.
+ *
+ * request_json  as for vllm_chat; "stream" may be true or left out. stream_options.include_usage adds a last chunk.
+ * callback      called on this thread with one OpenAI chat.completion.chunk object as delta_text; finished true with the
+ *               last one. Returning false stops the answer, which is VLLM_OK.
+ * user_data     given to the callback.
+ */
+VLLM_API vllm_status vllm_chat_stream(vllm_engine* engine, const char* request_json, vllm_token_callback callback,
+                                      void* user_data);
+
+/* ---- Embeddings -------------------------------------------------------------------------------------------------- */
+
+/*
+ * Give the vectors of texts: of each, its last token's final hidden state, scaled to length 1.
+ *
+ * engine  an engine of an embedding model: its config.json names an architecture such as "Qwen3Model", or a modules.json
+ *         beside it asks for last-token pooling. Such an engine refuses the functions that generate, and every other
+ *         engine refuses this one, with VLLM_ERR_INVALID_ARGUMENT.
+ * texts   n_texts texts, at least one, each shorter than max_model_len tokens; borrowed for the call.
+ * out     filled on success; empty it with vllm_embedding_result_free. Zeroed on failure. Its former content is not freed.
+ */
+VLLM_API vllm_status vllm_embed(vllm_engine* engine, const char* const* texts, int32_t n_texts,
+                                vllm_embedding_result* out);
+
+/* ---- The server -------------------------------------------------------------------------------------------------- */
+
+/*
+ * Do what the command vllm-server does, and return its exit code when it ends.
+ *
+ * argc, argv  as main has them: argv[0] is passed over, then come flags such as "--model". Borrowed for the call.
+ * It ends in order on SIGINT and SIGTERM. Only this function handles signals (those two, and it ignores SIGPIPE), only
+ * while it runs, and it puts the former handlers back; only one can run at a time. What its flags ask it to print
+ * (--help, --check-config) goes to stdout. Returns 1 for a bad flag or a model that cannot be served, with one line on
+ * stderr. Needs the Python extra pyvllm[server].
+ */
+VLLM_API int32_t vllm_server_main(int32_t argc, const char* const* argv);
+
 /* ---- Freeing what was given out ---------------------------------------------------------------------------------- */
 
 /* Free a string that a function gave out. NULL: nothing happens. Never starts Python. */
@@ -427,6 +548,10 @@ VLLM_API void vllm_string_free(char* text);
 /* Free what a completion holds and zero it, so that a second call does nothing. NULL: nothing happens. The structure
  * itself is the caller's. Never starts Python. */
 VLLM_API void vllm_completion_free(vllm_completion* completion);
+
+/* Free what an embedding result holds and zero it, so that a second call does nothing. NULL: nothing happens. The
+ * structure itself is the caller's. Never starts Python. */
+VLLM_API void vllm_embedding_result_free(vllm_embedding_result* result);
 
 #ifdef __cplusplus
 }

@@ -5,25 +5,21 @@ configuration is refused in milliseconds. The C side is `csrc/api.c`; it has che
 """
 
 import json
+from array import array
 from collections.abc import Callable, Sequence
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from pyvllm import logger
-from pyvllm.config.engine import EngineConfig
-from pyvllm.config.offload import OffloadConfig
-from pyvllm.config.options import engine_options
-from pyvllm.errors import InvalidArgument, Status, VllmError
-from pyvllm.sampling_params import SamplingParams
+from pyvllm.capi_arguments import Arguments
+from pyvllm.capi_requests import Handles, LoadedEngine, OnText, SubmittedRequest
+from pyvllm.errors import GenerationError, InvalidArgument, Status, VllmError
 
 if TYPE_CHECKING:
     from pyvllm.engine.llm_engine import Completion, LLMEngine
 
-_DEVICES = {0: "auto", 1: "cpu", 2: "cuda"}
-_OFF = 2
-#: Numbers of `vllm_model_params` for which 0 or less is the default.
-_SIZES = ("block_size", "num_blocks", "max_model_len", "max_num_seqs", "max_num_batched_tokens")
 _REPLACEMENT = "\ufffd"
+#: First handles of engines and of requests. Their numbers alternate, so that one is never taken for the other.
+_FIRST_ENGINE, _FIRST_REQUEST = 0x0D21_0000_0010, 0x0D21_0000_0020
 
 
 def bind(ffi: Any, lib: Any) -> None:
@@ -40,148 +36,20 @@ def bind(ffi: Any, lib: Any) -> None:
         calls.complete,
         calls.complete_tokens,
         calls.complete_stream,
+        calls.request_submit,
+        calls.request_cancel,
+        calls.request_wait,
+        calls.request_done,
+        calls.request_error,
+        calls.request_free,
+        calls.chat,
+        calls.chat_stream,
+        calls.embed,
+        calls.server_main,
     ):
         name = f"vllm__py_{function.__name__}"
         ffi.def_extern(name=name, error=int(Status.UNKNOWN), onerror=calls.status_of)(function)
     logger.set_sink(calls.log)
-
-
-class _Engines:
-    """The live engines by handle: a number that no pointer of the process has, and that is never used again."""
-
-    # above 32 bits, so that a handle cut to an int is no handle; below the addresses that Linux gives out
-    _FIRST = 0x0D21_0000_0010
-
-    def __init__(self) -> None:
-        self._live: dict[int, LLMEngine] = {}
-        self._numbers = count(self._FIRST, 0x10)
-
-    def add(self, engine: "LLMEngine") -> int:
-        """Give an engine its handle."""
-        handle = next(self._numbers)
-        self._live[handle] = engine
-        return handle
-
-    def get(self, handle: int) -> "LLMEngine":
-        """Return the engine of a handle, or raise InvalidArgument."""
-        engine = self._live.get(handle)
-        if engine is None:
-            raise InvalidArgument(
-                f"engine {handle:#x} is not a live engine: it was freed, or it never came from vllm_engine_load"
-            )
-        return engine
-
-    def remove(self, handle: int) -> None:
-        """Forget a handle; another thread may have done so."""
-        self._live.pop(handle, None)
-
-
-class _Arguments:
-    """Decodes the arguments of C into values; an error names the field."""
-
-    def __init__(self, ffi: Any) -> None:
-        self._ffi = ffi
-
-    def text(self, pointer: Any, name: str) -> str | None:
-        """Return a string argument, None for NULL."""
-        if pointer == self._ffi.NULL:
-            return None
-        data: bytes = self._ffi.string(pointer)
-        try:
-            return data.decode("utf-8")
-        except UnicodeDecodeError as error:
-            byte = data[error.start]
-            raise InvalidArgument(f"{name} is not valid UTF-8: byte 0x{byte:02x} at offset {error.start}") from error
-
-    def texts(self, pointer: Any, number: int, name: str) -> tuple[str, ...]:
-        """Return an array of `number` strings."""
-        _require(number >= 0, f"n_{name}", number, "0 or more")
-        if number and pointer == self._ffi.NULL:
-            raise InvalidArgument(f"{name} is NULL but n_{name} is {number}")
-        found = [self.text(pointer[index], f"{name}[{index}]") for index in range(number)]
-        for index, text in enumerate(found):
-            if text is None:
-                raise InvalidArgument(f"{name}[{index}] is NULL")
-        return tuple(text for text in found if text is not None)
-
-    def handle(self, pointer: Any) -> int:
-        """Return the number that an engine handle is."""
-        return int(self._ffi.cast("uintptr_t", pointer))
-
-    def engine_config(self, params: Any, options_json: Any, needs_model: bool) -> EngineConfig:
-        """Decode `vllm_model_params` and the options; offload_config is judged first, the path is not looked at."""
-        offload = OffloadConfig.from_json(self.text(params.offload_config, "offload_config"))
-        options = engine_options(self.text(options_json, "options_json"))
-        self._refuse_unsupported_model_fields(params)
-        model = self.text(params.model_path, "model_path")
-        if needs_model and model is None:
-            raise InvalidArgument("model_path is NULL; name a Hugging Face directory or a GGUF file")
-        return EngineConfig(
-            model=model or "",
-            tokenizer_config_path=self.text(params.tokenizer_config_path, "tokenizer_config_path") or None,
-            device=_DEVICES[params.device],
-            gpu_memory_utilization=params.gpu_memory_utilization or 0.92,
-            kv_cache_memory_bytes=params.kv_cache_memory_bytes,
-            enable_prefix_caching=params.enable_prefix_caching != _OFF,
-            offload=offload,
-            **self._given_model_fields(params),
-            **options,  # type: ignore[arg-type]
-        )
-
-    def _given_model_fields(self, params: Any) -> dict[str, Any]:
-        """Return the fields that are not left at their default, which is 0 or less for a number and "" for a text."""
-        given = {name: getattr(params, name) for name in _SIZES if getattr(params, name) > 0}
-        policy = self.text(params.scheduling_policy, "scheduling_policy")
-        return {**given, "scheduling_policy": policy} if policy else given
-
-    def _refuse_unsupported_model_fields(self, params: Any) -> None:
-        for name in ("tool_parser", "reasoning_parser", "speculative_config", "kv_transfer_config"):
-            self._refuse_text(getattr(params, name), name)
-        self._refuse_text(params.limit_mm_per_prompt, "limit_mm_per_prompt", allowed=("", "{}"))
-        for name in ("enable_prefix_caching", "enable_jump_forward"):
-            value = getattr(params, name)
-            _require(value in (0, 1, _OFF), name, value, "0 (default), 1 (on) or 2 (off)")
-        _require(params.enable_jump_forward != 1, "enable_jump_forward", 1, "0 or 2; it is not supported yet")
-        _require(params.device in _DEVICES, "device", params.device, "0 (auto), 1 (cpu) or 2 (cuda)")
-        _require_flag(params, "language_model_only")
-
-    def _refuse_text(self, pointer: Any, name: str, allowed: tuple[str, ...] = ("",)) -> None:
-        text = self.text(pointer, name)
-        rule = " or ".join(("NULL", *map(json.dumps, allowed)))
-        _require(text is None or text.strip() in allowed, name, text, f"{rule}; others are not supported yet")
-
-    def sampling_params(self, params: Any) -> SamplingParams:
-        """Decode `vllm_sampling_params`."""
-        self._refuse_unsupported_sampling_fields(params)
-        return SamplingParams(
-            temperature=params.temperature,
-            top_p=params.top_p,
-            top_k=params.top_k,
-            min_p=params.min_p,
-            max_tokens=params.max_tokens,
-            seed=params.seed if params.has_seed else None,
-            presence_penalty=params.presence_penalty,
-            frequency_penalty=params.frequency_penalty,
-            repetition_penalty=params.repetition_penalty,
-            min_tokens=params.min_tokens,
-            ignore_eos=bool(params.ignore_eos),
-            stop=self.texts(params.stop, params.n_stop, "stop"),
-        )
-
-    def _refuse_unsupported_sampling_fields(self, params: Any) -> None:
-        for name in ("has_seed", "ignore_eos", "structured_json_object"):
-            _require_flag(params, name)
-        is_used = params.has_seed == 1 or params.seed == 0
-        _require(is_used, "seed", params.seed, "0 while has_seed is 0; set has_seed to 1 to use it")
-        for name in ("structured_json", "structured_regex", "structured_grammar"):
-            text = self.text(getattr(params, name), name)
-            _require(text is None, name, text, "NULL; structured output is not supported yet")
-        for name in ("n_structured_choice", "structured_json_object"):
-            value = getattr(params, name)
-            _require(value == 0, name, value, "0; structured output is not supported yet")
-        for name in ("structured_choice", "logits_processor", "logits_processor_user_data"):
-            pointer = getattr(params, name)
-            _require(pointer == self._ffi.NULL, name, pointer, "NULL; it is not supported yet")
 
 
 class _Calls:
@@ -190,18 +58,20 @@ class _Calls:
     def __init__(self, ffi: Any, lib: Any) -> None:
         self._ffi = ffi
         self._lib = lib
-        self._arguments = _Arguments(ffi)
-        self._engines = _Engines()
+        self._arguments = Arguments(ffi)
+        self._engines: Handles[LoadedEngine] = Handles(_FIRST_ENGINE, "engine", "vllm_engine_load")
+        self._requests: Handles[SubmittedRequest] = Handles(_FIRST_REQUEST, "request", "vllm_request_submit")
 
     def engine_load(self, params: Any, options_json: Any, progress: Any, user_data: Any, out: Any) -> int:
         """Load a model and give out its handle."""
         config = self._arguments.engine_config(params, options_json, needs_model=True)
+        chat = self._arguments.chat_options(params)
         from pyvllm.engine.start import load_engine
 
         self._lib.vllm__guard_exit()
         engine = load_engine(config, self._progress(progress, user_data))
         self._lib.vllm__guard_exit()
-        out[0] = self._ffi.cast("vllm_engine*", self._engines.add(engine))
+        out[0] = self._ffi.cast("vllm_engine*", self._engines.add(LoadedEngine(engine, chat, config.model)))
         return Status.OK
 
     def engine_free(self, pointer: Any) -> int:
@@ -229,14 +99,14 @@ class _Calls:
     def complete(self, pointer: Any, prompt: Any, params: Any, out: Any) -> int:
         """Generate from a text."""
         engine, text = self._engine(pointer), self._arguments.text(prompt, "prompt")
-        self._fill(out, engine.generate(text or "", self._arguments.sampling_params(params)))
+        self._fill(out, self._generated(engine, text or "", params))
         return Status.OK
 
     def complete_tokens(self, pointer: Any, tokens: Any, params: Any, out: Any) -> int:
         """Generate from token ids; the first `max_out_tokens` new ones are given out."""
         engine = self._engine(pointer)
         prompt: Sequence[int] = self._ffi.unpack(tokens.prompt_tokens, tokens.n_prompt_tokens)
-        completion = engine.generate(prompt, self._arguments.sampling_params(params))
+        completion = self._generated(engine, prompt, params)
         shown = list(completion.token_ids[: tokens.max_out_tokens])
         if shown:
             tokens.out_tokens[0 : len(shown)] = shown
@@ -247,11 +117,105 @@ class _Calls:
     def complete_stream(self, pointer: Any, prompt: Any, params: Any, callback: Any, user_data: Any) -> int:
         """Generate from a text, handing out each piece of text as it comes."""
         engine, text = self._engine(pointer), self._arguments.text(prompt, "prompt")
+        self._generated(engine, text or "", params, self._on_text(callback, user_data))
+        return Status.OK
 
-        def on_text(delta: str, finished: bool) -> bool:
-            return bool(callback(_encoded(delta), finished, user_data))
+    def request_submit(self, pointer: Any, prompt: Any, params: Any, call: Any, out: Any) -> int:
+        """Submit a text and give out the request's handle."""
+        owner = self._engines.get(self._arguments.handle(pointer))
+        request = SubmittedRequest(
+            owner,
+            self._arguments.text(prompt, "prompt") or "",
+            self._arguments.sampling_params(params),
+            self._on_text(call.callback, call.user_data),
+            self._arguments.logits_processors(params),
+        )
+        out[0] = self._ffi.cast("vllm_request*", self._requests.add(request))
+        return Status.OK
 
-        engine.generate(text or "", self._arguments.sampling_params(params), on_text)
+    def request_cancel(self, pointer: Any) -> int:
+        """Ask for the end of a request."""
+        self._request(pointer).cancel()
+        return Status.OK
+
+    def request_wait(self, pointer: Any) -> int:
+        """Wait for the end of a request."""
+        self._request(pointer).wait()
+        return Status.OK
+
+    def request_done(self, pointer: Any, out: Any) -> int:
+        """Say whether a request has ended."""
+        out[0] = self._request(pointer).is_done
+        return Status.OK
+
+    def request_error(self, pointer: Any, out: Any) -> int:
+        """Give out a request's error, which lives as long as the request."""
+        request = self._request(pointer)
+        if request.error and request.error_text is None:
+            request.error_text = self._ffi.new("char[]", _encoded(request.error))
+        if request.error_text is not None:
+            out[0] = request.error_text
+        return Status.OK
+
+    def request_free(self, pointer: Any) -> int:
+        """Stop a request, wait for its callback and forget the handle."""
+        handle = self._arguments.handle(pointer)
+        self._requests.get(handle).close()
+        self._requests.remove(handle)
+        return Status.OK
+
+    def chat(self, pointer: Any, request_json: Any, out_json: Any) -> int:
+        """Answer a chat request with one object."""
+        owner = self._engines.get(self._arguments.handle(pointer))
+        from pyvllm.entrypoints.openai.fields import ApiError
+
+        try:
+            out_json[0] = self._new_document(owner.chat.complete(self._ffi.string(request_json), owner.name))
+        except ApiError as error:
+            raise _as_ours(error.status, error.message) from error
+        return Status.OK
+
+    def chat_stream(self, pointer: Any, request_json: Any, callback: Any, user_data: Any) -> int:
+        """Answer a chat request in chunks."""
+        owner, on_text = self._engines.get(self._arguments.handle(pointer)), self._on_text(callback, user_data)
+        from pyvllm.entrypoints.openai.fields import ApiError
+
+        chunks = owner.chat.stream(self._ffi.string(request_json), owner.name)
+        try:
+            for chunk, is_last in chunks:
+                if not on_text(json.dumps(chunk), is_last):
+                    break
+        except ApiError as error:
+            raise _as_ours(error.status, error.message) from error
+        finally:
+            chunks.close()
+        return Status.OK
+
+    def embed(self, pointer: Any, texts: Any, n_texts: int, out: Any) -> int:
+        """Give out the vectors of texts."""
+        engine, listed = self._engine(pointer), self._arguments.texts(texts, n_texts, "texts")
+        from pyvllm.entrypoints.openai.embedding import embed
+
+        vectors, num_tokens = embed(engine, listed)
+        flat = array("f", [value for vector in vectors for value in vector])
+        values = self._lib.vllm__new_floats(len(flat))
+        if values == self._ffi.NULL:
+            raise MemoryError(f"no memory for {len(flat)} numbers")
+        self._ffi.memmove(values, flat, flat.itemsize * len(flat))
+        out.values, out.n_embeddings, out.dim = values, len(vectors), len(vectors[0])
+        out.prompt_tokens = num_tokens
+        return Status.OK
+
+    def server_main(self, argc: int, argv: Any, stop_fd: int, out: Any) -> int:
+        """Run the server until `stop_fd` can be read."""
+        words = self._arguments.texts(argv, argc, "argv")
+        from pyvllm.entrypoints.openai.server import main
+
+        self._lib.vllm__guard_exit()
+        try:
+            out[0] = main(words[1:], stop_fd)
+        except SystemExit as end:  # --help
+            out[0] = end.code if isinstance(end.code, int) else 0
         return Status.OK
 
     def status_of(self, kind: type[BaseException], error: BaseException, trace: Any) -> int:
@@ -266,7 +230,19 @@ class _Calls:
         self._lib.vllm__log(level, _encoded(text))
 
     def _engine(self, pointer: Any) -> "LLMEngine":
-        return self._engines.get(self._arguments.handle(pointer))
+        return self._engines.get(self._arguments.handle(pointer)).engine
+
+    def _request(self, pointer: Any) -> SubmittedRequest:
+        return self._requests.get(self._arguments.handle(pointer))
+
+    def _generated(
+        self, engine: "LLMEngine", prompt: str | Sequence[int], params: Any, on_text: OnText | None = None
+    ) -> "Completion":
+        sampling = self._arguments.sampling_params(params)
+        return engine.generate(prompt, sampling, on_text, self._arguments.logits_processors(params))
+
+    def _on_text(self, callback: Any, user_data: Any) -> OnText:
+        return lambda delta, finished: bool(callback(_encoded(delta), finished, user_data))
 
     def _progress(self, callback: Any, user_data: Any) -> Callable[[int, int, str], bool] | None:
         if callback == self._ffi.NULL:
@@ -290,15 +266,11 @@ class _Calls:
         out.completion_tokens = len(completion.token_ids)
 
 
+def _as_ours(status: int, message: str) -> VllmError:
+    """Turn the error of an HTTP answer into the exception that has its C status."""
+    return InvalidArgument(message) if status < 500 else GenerationError(message)
+
+
 def _encoded(text: str) -> bytes:
     """Encode a text for C, where U+0000 would end it."""
     return text.replace("\0", _REPLACEMENT).encode("utf-8", "replace")
-
-
-def _require(condition: bool, name: str, value: object, rule: str) -> None:
-    if not condition:
-        raise InvalidArgument(f"{name} must be {rule}; got {value!r}")
-
-
-def _require_flag(params: Any, name: str) -> None:
-    _require(getattr(params, name) in (0, 1), name, getattr(params, name), "0 or 1")

@@ -90,10 +90,21 @@ class Completion(ctypes.Structure):
     )
 
 
-_MODEL, _SAMPLING, _COMPLETION = POINTER(ModelParams), POINTER(SamplingParams), POINTER(Completion)
-_OWNED = POINTER(c_void_p)
+class EmbeddingResult(ctypes.Structure):
+    """`vllm_embedding_result`."""
 
-#: Every function of vllm.h: result, then arguments. An engine and an owned string are addresses.
+    _fields_ = (
+        ("values", POINTER(c_float)),
+        ("n_embeddings", c_int32),
+        ("dim", c_int32),
+        ("prompt_tokens", c_int32),
+    )
+
+
+_MODEL, _SAMPLING, _COMPLETION = POINTER(ModelParams), POINTER(SamplingParams), POINTER(Completion)
+_OWNED, _EMBEDDING, _TEXTS = POINTER(c_void_p), POINTER(EmbeddingResult), POINTER(c_char_p)
+
+#: Every function of vllm.h: result, then arguments. An engine, a request and an owned string are addresses.
 SIGNATURES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
     "vllm_model_params_default": (ModelParams, ()),
     "vllm_sampling_params_default": (SamplingParams, ()),
@@ -113,6 +124,17 @@ SIGNATURES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
         (c_void_p, POINTER(c_int32), c_int32, _SAMPLING, POINTER(c_int32), c_int32, POINTER(c_int32), _COMPLETION),
     ),
     "vllm_complete_stream": (c_int32, (c_void_p, c_char_p, _SAMPLING, TokenCallback, c_void_p)),
+    "vllm_request_submit": (c_int32, (c_void_p, c_char_p, _SAMPLING, TokenCallback, c_void_p, _OWNED)),
+    "vllm_request_cancel": (c_int32, (c_void_p,)),
+    "vllm_request_wait": (c_int32, (c_void_p,)),
+    "vllm_request_done": (c_bool, (c_void_p,)),
+    "vllm_request_error": (c_char_p, (c_void_p,)),
+    "vllm_request_free": (None, (c_void_p,)),
+    "vllm_chat": (c_int32, (c_void_p, c_char_p, _OWNED)),
+    "vllm_chat_stream": (c_int32, (c_void_p, c_char_p, TokenCallback, c_void_p)),
+    "vllm_embed": (c_int32, (c_void_p, _TEXTS, c_int32, _EMBEDDING)),
+    "vllm_embedding_result_free": (None, (_EMBEDDING,)),
+    "vllm_server_main": (c_int32, (c_int32, _TEXTS)),
     "vllm_string_free": (None, (c_void_p,)),
     "vllm_completion_free": (None, (_COMPLETION,)),
 }
@@ -175,12 +197,17 @@ class Library:
         return params  # type: ignore[no-any-return]
 
     def sampling_params(self, fields: Mapping[str, object]) -> SamplingParams:
-        """Fill a `vllm_sampling_params`: the defaults, then `fields` by name. `seed` and `stop` set their partners."""
+        """Fill a `vllm_sampling_params`: the defaults, then `fields` by name.
+
+        `seed`, `stop` and `structured_choice` set their partners. `logits_processor` is a LogitsProcessor, which the
+        caller keeps alive.
+        """
         params = self.lib.vllm_sampling_params_default()
         for name, value in fields.items():
-            if name == "stop":
+            if name in ("stop", "structured_choice"):
                 texts = [text.encode() for text in value]  # type: ignore[attr-defined]
-                params.stop, params.n_stop = (c_char_p * len(texts))(*texts), len(texts)
+                setattr(params, name, (c_char_p * len(texts))(*texts))
+                setattr(params, f"n_{name}", len(texts))
             else:
                 _set(params, name, value.encode() if isinstance(value, str) else value)
             if name == "seed":
@@ -263,6 +290,42 @@ class Engine:
         call.raise_if_failed()
         self.library.check(status)
 
+    def submit(self, prompt: str, on_text: Callable[[str, bool], bool], **sampling: object) -> "Request":
+        """Submit a text and return at once; `on_text(delta, finished)` is called on a thread of the library.
+
+        Raises LibraryError.
+        """
+        return Request(self, prompt, on_text, self.library.sampling_params(sampling))
+
+    def chat(self, request: Document) -> dict[str, Any]:
+        """Answer an OpenAI chat request with its `chat.completion` object. Raises LibraryError."""
+        out = c_void_p()
+        self.library.check(self.library.lib.vllm_chat(self._engine, _json(request), ctypes.byref(out)))
+        return self.library.take_document(out)
+
+    def chat_stream(self, request: Document, on_chunk: Callable[[dict[str, Any], bool], bool]) -> None:
+        """Answer an OpenAI chat request and call `on_chunk(chunk, finished)`; a false result stops early.
+
+        What `on_chunk` raises stops too, and is raised again here. Raises LibraryError.
+        """
+        call = _Callback(lambda chunk, finished, _: bool(on_chunk(json.loads(chunk), finished)))
+        status = self.library.lib.vllm_chat_stream(self._engine, _json(request), TokenCallback(call), None)
+        call.raise_if_failed()
+        self.library.check(status)
+
+    def embed(self, texts: Sequence[str]) -> list[list[float]]:
+        """Return the vectors of texts. Raises LibraryError."""
+        encoded = [text.encode() for text in texts]
+        result = EmbeddingResult()
+        lib = self.library.lib
+        array = (c_char_p * len(encoded))(*encoded)
+        self.library.check(lib.vllm_embed(self._engine, array, len(encoded), ctypes.byref(result)))
+        try:
+            dim = result.dim
+            return [result.values[index * dim : (index + 1) * dim] for index in range(result.n_embeddings)]
+        finally:
+            lib.vllm_embedding_result_free(ctypes.byref(result))
+
     def offload_report(self) -> dict[str, Any]:
         """Return where every byte is: asked, planned, measured. Raises LibraryError."""
         out = c_void_p()
@@ -275,6 +338,53 @@ class Engine:
         self.library.lib.vllm_engine_free(engine)
 
     def __enter__(self) -> "Engine":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Request:
+    """A request that goes on by itself. Close it, or use it as a context manager."""
+
+    def __init__(
+        self, engine: Engine, prompt: str, on_text: Callable[[str, bool], bool], params: SamplingParams
+    ) -> None:
+        """Submit; use `Engine.submit`."""
+        self._library = engine.library
+        self._call = _Callback(lambda delta, finished, _: bool(on_text(delta.decode(), finished)))
+        # C keeps the addresses only, so both must live as long as the request
+        self._callback, self._params = TokenCallback(self._call), params
+        self._request = c_void_p()
+        arguments = (engine._engine, prompt.encode(), ctypes.byref(params), self._callback, None)
+        self._library.check(self._library.lib.vllm_request_submit(*arguments, ctypes.byref(self._request)))
+
+    def cancel(self) -> None:
+        """Ask for its end. Raises LibraryError."""
+        self._library.check(self._library.lib.vllm_request_cancel(self._request))
+
+    def wait(self) -> None:
+        """Wait for its end. Raises LibraryError if it failed, and what `on_text` raised."""
+        status = self._library.lib.vllm_request_wait(self._request)
+        self._call.raise_if_failed()
+        self._library.check(status)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it has ended and its callback has returned for the last time."""
+        return bool(self._library.lib.vllm_request_done(self._request))
+
+    @property
+    def error(self) -> str:
+        """What went wrong, once it is done; empty otherwise."""
+        return bytes(self._library.lib.vllm_request_error(self._request)).decode()
+
+    def close(self) -> None:
+        """Stop it if it still runs, and free it. A second call does nothing."""
+        request, self._request = self._request, c_void_p()
+        self._library.lib.vllm_request_free(request)
+
+    def __enter__(self) -> "Request":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -18,6 +18,7 @@ from pyvllm.engine.devices import MakeMemory, release_caches
 from pyvllm.engine.engine_core import EngineCore, EngineRequest, Listener
 from pyvllm.engine.loading import LoadedModel, load_model
 from pyvllm.engine.output_processor import OutputProcessor
+from pyvllm.engine.pooling import is_embedding_model
 from pyvllm.engine.preview import Prepared, prepare
 from pyvllm.engine.progress import Progress
 from pyvllm.engine.request_sampling import SamplerFactory
@@ -27,6 +28,13 @@ from pyvllm.offloader.guard import explain_failure
 from pyvllm.offloader.prefetch import LayerStream
 from pyvllm.sample.adjust import LogitsProcessor
 from pyvllm.sampling_params import SamplingParams
+
+_EMBEDS = "this model gives embeddings and no text: use vllm_embed, LLM.embed or /v1/embeddings"
+_GENERATES = (
+    "this model generates text and gives no embeddings: use vllm_complete or vllm_chat, LLM.generate or LLM.chat, "
+    "/v1/completions or /v1/chat/completions; an embedding model has a modules.json that asks for last-token pooling, "
+    "or an architecture such as Qwen3Model"
+)
 
 #: Hears new text and whether it is the last; false stops the generation.
 OnText = Callable[[str, bool], bool]
@@ -66,9 +74,11 @@ class EngineStats:
 class LLMEngine:
     """A loaded model with one thread that computes. Any thread may call; `close` waits for what runs."""
 
-    def __init__(self, model: LoadedModel) -> None:
+    def __init__(self, model: LoadedModel, is_embedding: bool = False) -> None:
         """Start the engine thread over a loaded model; use `load`."""
         self._model = model
+        self.is_embedding = is_embedding
+        """Whether the model gives embeddings; it gives no text then."""
         self.prepared = prepared = model.prepared
         """What the load was decided from, with its plan."""
         self.tokenizer = model.tokenizer
@@ -107,7 +117,12 @@ class LLMEngine:
         cls, prepared: Prepared, progress: Progress | None = None, make_memory: MakeMemory | None = None
     ) -> "LLMEngine":
         """Carry a prepared load out, recount, and start. Arguments and errors are those of `load`."""
-        return cls(load_model(prepared, progress, make_memory))
+        try:
+            is_embedding = is_embedding_model(prepared.source)
+        except BaseException:
+            prepared.checkpoint.close()
+            raise
+        return cls(load_model(prepared, progress, make_memory), is_embedding)
 
     @property
     def model_config(self) -> ModelConfig:
@@ -162,8 +177,11 @@ class LLMEngine:
         prompt: text or token ids. listener: hears new text on the engine thread. priority: smaller is served earlier
         under the `priority` policy. needs_hidden: compute the prompt's last hidden state instead of an answer.
         logits_processors: change the logits before each token is chosen, on the engine thread. Raises InvalidArgument
-        for a prompt that is empty, too long or out of the vocabulary, and for a grammar that cannot be compiled.
+        for a prompt that is empty, too long or out of the vocabulary, for a grammar that cannot be compiled, and for
+        what the model does not do: an embedding model gives no text, every other no hidden state.
         """
+        if needs_hidden != self.is_embedding:
+            raise InvalidArgument(_EMBEDS if self.is_embedding else _GENERATES)
         prompt_token_ids = self._prompt_token_ids(prompt)
         request = Request(next(self._ids), prompt_token_ids, params, priority, needs_hidden)
         output = OutputProcessor(self.tokenizer, params, self.tokenizer.eos_token_ids, prompt_token_ids)

@@ -5,7 +5,9 @@ setting costs milliseconds.
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import count
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -14,12 +16,13 @@ from pyvllm.config.engine import EngineConfig
 from pyvllm.config.offload import OffloadConfig
 from pyvllm.engine.start import load_engine
 from pyvllm.entrypoints.arguments import DTYPE_ALIASES, FLAT_FIELDS, did_you_mean, offload_from
-from pyvllm.entrypoints.outputs import CompletionOutput, RequestOutput
+from pyvllm.entrypoints.outputs import CompletionOutput, EmbeddingOutput, EmbeddingRequestOutput, RequestOutput
 from pyvllm.errors import InvalidArgument
 from pyvllm.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from pyvllm.engine.engine_core import EngineRequest
+    from pyvllm.entrypoints.openai.chat_service import ChatService
 
 #: Called during a load with bytes done, bytes planned and the weight's name; false cancels the load.
 Progress = Callable[[int, int, str], bool]
@@ -47,13 +50,19 @@ class LLM:
         max_model_len: int | None = None,
         gpu_memory_utilization: float = 0.92,
         kv_cache_memory_bytes: int = 0,
+        block_size: int = 32,
+        num_gpu_blocks_override: int | None = None,
+        max_num_seqs: int = 8,
+        max_num_batched_tokens: int | None = None,
+        scheduling_policy: str = "fcfs",
+        enable_prefix_caching: bool = True,
         threads: int | None = None,
         tokenizer_config_path: str | None = None,
         gguf_weights: str = "auto",
         progress: Progress | None = None,
         **offload_fields: object,
     ) -> None:
-        """Load a model; the settings are those of `EngineConfig`.
+        """Load a model; the settings are those of `EngineConfig`, under vLLM's names.
 
         model: path of a Hugging Face directory or of a single GGUF file. dtype: a name or a torch.dtype.
         offload_config: vLLM's OffloadConfig as JSON text, mapping or value. vLLM's own seven keywords
@@ -73,12 +82,20 @@ class LLM:
             max_model_len=max_model_len,
             gpu_memory_utilization=gpu_memory_utilization,
             kv_cache_memory_bytes=kv_cache_memory_bytes,
+            block_size=block_size,
+            num_blocks=num_gpu_blocks_override,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            scheduling_policy=scheduling_policy,
+            enable_prefix_caching=enable_prefix_caching,
             threads=threads,
             gguf_weights=gguf_weights,
             offload=offload_from(offload_config, offload_fields, str),
         )
         self._engine = load_engine(config, progress)
         self._request_ids = count()
+        self._chats: dict[str | None, ChatService] = {}
+        self._lock = threading.Lock()
 
     def generate(
         self,
@@ -91,16 +108,54 @@ class LLM:
         sampling_params: for all prompts, or one for each; None is `SamplingParams()`.
         Raises InvalidArgument for a bad prompt and GenerationError if generation fails; the others are dropped then.
         """
-        listed = [prompts] if _is_one(prompts) else list(prompts)
-        requests = [_prompt(prompt, index) for index, prompt in enumerate(listed)]
-        items: list[EngineRequest] = []
-        try:
-            for prompt, params in zip(requests, _params(sampling_params, len(requests)), strict=True):
-                items.append(self._engine.submit(prompt, params))
+        requests = _prompts(prompts)
+        params = _params(sampling_params, len(requests))
+        with self._answers(requests, params) as items:
             return [self._output(prompt, item) for prompt, item in zip(requests, items, strict=True)]
-        finally:
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, object]] | Sequence[Sequence[Mapping[str, object]]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        tools: Sequence[Mapping[str, object]] | None = None,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = True,
+    ) -> list[RequestOutput]:
+        """Answer every conversation; outputs are in their order, and `.prompt` is what the template made.
+
+        messages: one conversation or a list of them, of OpenAI's messages. tools: OpenAI's, shown to the model; its
+        calls stay in the text. chat_template: text of a template to use instead of the model's.
+        Raises InvalidArgument for a bad message and for a model without a template, FormatError for a damaged one.
+        """
+        conversations = [messages] if messages and isinstance(messages[0], Mapping) else list(messages)
+        params = _params(sampling_params, len(conversations))
+        prompts = self._rendered(conversations, tools, chat_template, add_generation_prompt)  # type: ignore[arg-type]
+        # The template writes the special tokens that a prompt begins with.
+        ids = [self._engine.tokenizer.encode(prompt, add_special_tokens=False) for prompt in prompts]
+        with self._answers(ids, params) as items:
+            return [self._output(prompt, item) for prompt, item in zip(prompts, items, strict=True)]
+
+    def embed(self, prompts: Prompt | Sequence[Prompt]) -> list[EmbeddingRequestOutput]:
+        """Give the vector of every prompt: its last token's final hidden state, scaled to length 1.
+
+        prompts: as for `generate`. Raises InvalidArgument for a model that generates text, or for a bad prompt.
+        """
+        from pyvllm.entrypoints.openai.embedding import embedding_of
+
+        requests = _prompts(prompts)
+        with self._answers(requests, [SamplingParams()] * len(requests), needs_hidden=True) as items:
+            found = []
             for item in items:
-                self._engine.cancel(item)
+                item.wait()
+                ids = tuple(item.request.prompt_token_ids)
+                vector = EmbeddingOutput(embedding=embedding_of(item))
+                found.append(
+                    EmbeddingRequestOutput(
+                        request_id=str(next(self._request_ids)), prompt_token_ids=ids, outputs=vector
+                    )
+                )
+            return found
 
     def offload_report(self) -> dict[str, object]:
         """Say where every byte is: asked, planned and measured, as `docs/weight-offload.md` describes."""
@@ -117,6 +172,43 @@ class LLM:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    @contextmanager
+    def _answers(
+        self, prompts: Sequence[str | list[int]], params: Sequence[SamplingParams], *, needs_hidden: bool = False
+    ) -> Iterator[list["EngineRequest"]]:
+        """Submit prompts; whatever still runs at the end is dropped."""
+        items: list[EngineRequest] = []
+        try:
+            for prompt, one in zip(prompts, params, strict=True):
+                items.append(self._engine.submit(prompt, one, needs_hidden=needs_hidden))
+            yield items
+        finally:
+            for item in items:
+                self._engine.cancel(item)
+
+    def _rendered(
+        self,
+        conversations: Sequence[Sequence[Mapping[str, object]]],
+        tools: Sequence[Mapping[str, object]] | None,
+        chat_template: str | None,
+        add_generation_prompt: bool,
+    ) -> list[str]:
+        from pyvllm.entrypoints.openai.chat_messages import read_messages, read_tools
+        from pyvllm.entrypoints.openai.chat_options import ChatOptions
+        from pyvllm.entrypoints.openai.chat_service import ChatService
+        from pyvllm.entrypoints.openai.fields import ApiError
+
+        with self._lock:
+            chat = self._chats.get(chat_template)
+            if chat is None:
+                chat = self._chats[chat_template] = ChatService(self._engine, ChatOptions(chat_template=chat_template))
+        try:
+            shown = read_tools(None if tools is None else list(tools))
+            listed = [read_messages(list(messages)) for messages in conversations]
+        except ApiError as error:
+            raise InvalidArgument(error.message) from error
+        return [chat.render(messages, shown, add_generation_prompt=add_generation_prompt) for messages in listed]
 
     def _output(self, prompt: str | list[int], item: "EngineRequest") -> RequestOutput:
         """Wait for an answer and put it in vLLM's words."""
@@ -157,6 +249,11 @@ def _is_one(prompts: object) -> bool:
     if not isinstance(prompts, Sequence):
         raise InvalidArgument(f"prompts must be text, token ids or a list of them, got {type(prompts).__name__}")
     return bool(prompts) and all(_is_token(item) for item in prompts)
+
+
+def _prompts(prompts: Prompt | Sequence[Prompt]) -> list[str | list[int]]:
+    listed = [prompts] if _is_one(prompts) else list(prompts)
+    return [_prompt(prompt, index) for index, prompt in enumerate(listed)]
 
 
 def _is_token(value: object) -> bool:

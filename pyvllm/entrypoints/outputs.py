@@ -1,4 +1,4 @@
-"""What `LLM.generate` returns, under the attribute names of vLLM's `outputs.py`."""
+"""What `LLM.generate`, `LLM.chat` and `LLM.embed` return, under the attribute names of vLLM's `outputs.py`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,3 +28,21 @@ class RequestOutput:
     outputs: Sequence[CompletionOutput]
     finished: bool = True
     """Whether the answers are complete; always true, since `generate` returns when they are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingOutput:
+    """The vector of one prompt."""
+
+    embedding: list[float]
+    """As many numbers as the model's hidden size, of length 1 together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingRequestOutput:
+    """One prompt and its vector."""
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    outputs: EmbeddingOutput
+    finished: bool = True

@@ -1,7 +1,7 @@
 """Which architectures there are, and where the two halves of each live. Nothing is imported before it is asked for."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -77,6 +77,14 @@ def _ours(architecture: str, family: str) -> ModelEntry:
     )
 
 
+def _headless(architecture: str, family: str) -> ModelEntry:
+    return replace(
+        _ours(architecture, family),
+        weights=f"pyvllm.models.headless.weights:{family}",
+        model=f"pyvllm.models.headless.model:{architecture}",
+    )
+
+
 _ENTRIES = {
     entry.architecture: entry
     for entry in (
@@ -86,6 +94,10 @@ _ENTRIES = {
         _ours("Qwen2ForCausalLM", "qwen2"),
         _ours("Qwen3ForCausalLM", "qwen3"),
         _ours("Qwen3MoeForCausalLM", "qwen3_moe"),
+        _headless("LlamaModel", "llama"),
+        _headless("MistralModel", "mistral"),
+        _headless("Qwen2Model", "qwen2"),
+        _headless("Qwen3Model", "qwen3"),
     )
 }
 

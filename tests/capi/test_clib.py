@@ -15,6 +15,7 @@ STRUCTS = {
     "vllm_model_params": clib.ModelParams,
     "vllm_sampling_params": clib.SamplingParams,
     "vllm_completion": clib.Completion,
+    "vllm_embedding_result": clib.EmbeddingResult,
 }
 CALLBACKS = {
     "vllm_token_callback": clib.TokenCallback,
@@ -30,6 +31,8 @@ CTYPES = {
     "char**": POINTER(ctypes.c_void_p), "const char* const*": POINTER(ctypes.c_char_p),
     "float*": POINTER(ctypes.c_float), "int32_t*": POINTER(ctypes.c_int32), "const int32_t*": POINTER(ctypes.c_int32),
     "vllm_engine*": ctypes.c_void_p, "const vllm_engine*": ctypes.c_void_p,
+    "vllm_request*": ctypes.c_void_p, "const vllm_request*": ctypes.c_void_p,
+    "vllm_request**": POINTER(ctypes.c_void_p), "vllm_embedding_result*": POINTER(clib.EmbeddingResult),
     "vllm_engine**": POINTER(ctypes.c_void_p), "vllm_completion*": POINTER(clib.Completion),
     "const vllm_model_params*": POINTER(clib.ModelParams), "vllm_model_params": clib.ModelParams,
     "const vllm_sampling_params*": POINTER(clib.SamplingParams), "vllm_sampling_params": clib.SamplingParams,
@@ -43,7 +46,7 @@ def test_the_structures_have_the_fields_of_the_header():
 
 
 def test_r129_the_structures_have_the_sizes_of_abi_21():
-    assert [ctypes.sizeof(struct) for struct in STRUCTS.values()] == [128, 136, 24]
+    assert [ctypes.sizeof(struct) for struct in STRUCTS.values()] == [128, 136, 24, 24]
     assert clib.ModelParams.limit_mm_per_prompt.offset == 120
     assert clib.SamplingParams.logits_processor_user_data.offset == 128
 

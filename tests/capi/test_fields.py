@@ -16,8 +16,8 @@ MODEL_REFUSED = [
     ("block_size", 17, "17"),
     ("block_size", 8, "8"),
     ("max_num_seqs", 2**20, "1048576"),
-    ("tool_parser", "hermes", "hermes"),
-    ("reasoning_parser", "qwen3", "qwen3"),
+    ("tool_parser", "Hermes", "known are hermes, qwen3, qwen3_coder"),
+    ("reasoning_parser", "qwen", "known are deepseek_r1, qwen3"),
     ("speculative_config", '{"method": "ngram"}', "ngram"),
     ("speculative_config", "{}", "{}"),
     ("enable_prefix_caching", 3, "3"),
@@ -38,7 +38,8 @@ MODEL_REFUSED = [
 ]
 MODEL_ACCEPTED = [
     ("block_size", 32), ("block_size", -5), ("num_blocks", -1), ("max_num_seqs", 1), ("max_num_seqs", -1),
-    ("tool_parser", ""), ("reasoning_parser", ""), ("speculative_config", ""), ("enable_prefix_caching", 2),
+    ("tool_parser", ""), ("reasoning_parser", ""), ("tool_parser", "hermes"), ("reasoning_parser", "deepseek_r1"),
+    ("speculative_config", ""), ("enable_prefix_caching", 2),
     ("max_num_batched_tokens", -1), ("scheduling_policy", ""), ("scheduling_policy", "fcfs"),
     ("block_size", 64), ("num_blocks", 100), ("max_num_seqs", 2), ("enable_prefix_caching", 1),
     ("max_num_batched_tokens", 2048), ("scheduling_policy", "priority"), ("scheduling_policy", "lpm"),
@@ -57,26 +58,28 @@ SAMPLING_REFUSED = [
     ("max_tokens", 0, "0"),
     ("seed", 7, "7"),
     ("has_seed", 2, "2"),
-    ("presence_penalty", 0.5, "0.5"),
-    ("frequency_penalty", -0.5, "-0.5"),
-    ("repetition_penalty", 1.5, "1.5"),
+    ("presence_penalty", 2.5, "2.5"),
+    ("frequency_penalty", -2.5, "-2.5"),
     ("repetition_penalty", 0.0, "0.0"),
-    ("min_tokens", 3, "3"),
+    ("min_tokens", 17, "17"),
+    ("min_tokens", -1, "-1"),
     ("ignore_eos", -1, "-1"),
     ("n_stop", -1, "-1"),
     ("n_stop", 1, "NULL"),
-    ("structured_json", "{}", "{}"),
-    ("structured_regex", "a*", "a*"),
-    ("structured_choice", {"strings": ["a"]}, "0x"),
-    ("n_structured_choice", 1, "1"),
-    ("structured_grammar", "root ::= x", "root"),
-    ("structured_json_object", 1, "1"),
-    ("logits_processor", None, "0x"),
+    ("structured_json", "", "''"),
+    ("structured_regex", "", "''"),
+    ("structured_grammar", "", "''"),
+    ("structured_choice", {"strings": ["a"]}, "n_structured_choice"),
+    ("n_structured_choice", 1, "NULL"),
+    ("structured_json_object", 2, "2"),
     ("logits_processor_user_data", 4096, "0x1000"),
 ]
 SAMPLING_ACCEPTED = [
     ("temperature", -1.0), ("temperature", 0.0), ("top_p", 0.1), ("top_k", -1), ("top_k", 5), ("min_p", 1.0),
     ("max_tokens", 1), ("has_seed", 1), ("ignore_eos", 1), ("stop", {"strings": ["x"]}),
+    ("presence_penalty", -2.0), ("frequency_penalty", 2.0), ("repetition_penalty", 1.5), ("min_tokens", 16),
+    ("structured_json", '{"type": "integer"}'), ("structured_regex", "a"), ("structured_grammar", 'root ::= "x"'),
+    ("structured_json_object", 1), ("logits_processor", None),
 ]  # fmt: skip
 
 
@@ -134,6 +137,14 @@ def test_a_sampling_field_is_refused_by_name_and_value(completed, name, value, s
 @pytest.mark.parametrize(("name", "value"), SAMPLING_ACCEPTED)
 def test_an_acting_sampling_field_is_accepted(completed, name, value):
     assert completed[name, repr(value)] == [0, ""]
+
+
+def test_a_grammar_that_cannot_be_compiled_and_two_at_once_are_refused(tiny):
+    two = {"structured_regex": "a", "structured_json_object": 1}
+    answers = ask([{"sampling": fields} for fields in ({"structured_regex": "["}, two)], str(tiny))
+    assert [status for status, _ in answers] == [1, 1]
+    assert "structured output 'regex' cannot be compiled" in answers[0][1]
+    assert answers[1][1] == "at most one structured output may be set; structured_regex, structured_json_object are"
 
 
 def test_every_field_of_both_structures_is_among_these_cases():

@@ -23,7 +23,9 @@ DOCUMENTED = {
     "vllm_model_params_default", "vllm_sampling_params_default", "vllm_engine_load", "vllm_engine_free",
     "vllm_complete", "vllm_complete_tokens", "vllm_complete_stream", "vllm_string_free", "vllm_completion_free",
     "vllm_last_error", "vllm_version", "vllm_abi_version", "vllm_offload_plan", "vllm_engine_offload_report",
-    "vllm_engine_load_with_options", "vllm_log_set", "vllm_status_string",
+    "vllm_engine_load_with_options", "vllm_log_set", "vllm_status_string", "vllm_request_submit", "vllm_request_cancel",
+    "vllm_request_wait", "vllm_request_done", "vllm_request_error", "vllm_request_free", "vllm_chat",
+    "vllm_chat_stream", "vllm_embed", "vllm_embedding_result_free", "vllm_server_main",
 }  # fmt: skip
 
 

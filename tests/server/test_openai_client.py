@@ -35,13 +35,9 @@ def ai(server):
 
 
 def greedy_text(llm, max_tokens=12):
-    ids = llm.get_tokenizer_ids(PROMPT) if hasattr(llm, "get_tokenizer_ids") else list(_ids(llm, PROMPT))
+    ids = llm._engine.tokenizer.encode(PROMPT, add_special_tokens=False)
     params = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
     return llm.generate([ids], params)[0].outputs[0].text
-
-
-def _ids(llm, text):
-    return llm._engine.tokenizer.encode(text, add_special_tokens=False)
 
 
 def test_a_conversation_is_the_librarys_answer_to_the_rendered_prompt(ai, llm):
@@ -138,7 +134,7 @@ def check_call(call):
 
 def test_a_named_tool_is_called_whole_and_streamed(ai):
     choice = {"type": "function", "function": {"name": "weather"}}
-    fields = {"model": "tiny", "messages": HELLO, "tools": [WEATHER], "tool_choice": choice, "seed": 3, "temperature": 1}
+    fields = {"model": "tiny", "messages": HELLO, "tools": [WEATHER], "tool_choice": choice, "seed": 3}
     whole = ai.chat.completions.create(**fields).choices[0]
     check_call(whole.message.tool_calls[0])
     assert (whole.message.tool_calls[0].function.name, whole.finish_reason) == ("weather", "stop")
@@ -282,8 +278,9 @@ def test_embeddings_of_a_text_model_are_refused(ai):
 
 
 def test_priority_and_prefetch_act_on_a_server_that_has_them(model):
-    flags = ("--scheduling-policy", "priority", "--offload-group-size", "2", "--max-num-seqs", "1", "--block-size", "16",
-             "--num-gpu-blocks-override", "40", "--max-num-batched-tokens", "64", "--no-enable-prefix-caching")  # fmt: skip
+    flags = ("--scheduling-policy", "priority", "--offload-group-size", "2", "--max-num-seqs", "1",
+             "--block-size", "16", "--num-gpu-blocks-override", "40", "--max-num-batched-tokens", "64",
+             "--no-enable-prefix-caching")  # fmt: skip
     server = ServerProcess("--model", model, "--served-model-name", "tiny", *flags)
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as ai, server.client() as client:
         body = {"ignore_eos": True, "priority": -1}
@@ -300,7 +297,8 @@ def test_priority_and_prefetch_act_on_a_server_that_has_them(model):
 
 
 def test_smollm2_holds_a_conversation(smollm2_gguf):
-    server = ServerProcess("--model", str(smollm2_gguf), "--served-model-name", "smol", "--max-model-len", "512")
+    flags = ("--served-model-name", "smol", "--max-model-len", "512", "--dtype", "float32")
+    server = ServerProcess("--model", str(smollm2_gguf), *flags)
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=120) as ai:
         turns = [{"role": "user", "content": "What is the capital of France?"}]
         first = ai.chat.completions.create(model="smol", messages=turns, temperature=0, max_tokens=24)

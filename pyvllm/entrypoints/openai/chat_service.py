@@ -6,7 +6,7 @@ Nothing here imports torch.
 
 import queue
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -119,27 +119,35 @@ class ChatService:
             self._engine.cancel(item)
 
     def complete(self, body: bytes, name: str) -> Json:
-        """Answer a request and wait for it. Raises ApiError."""
-        request = self.parse(body)
-        if request.stream:
-            raise bad_request("'stream' is true, but this call gives one object: use the streaming call", "stream")
-        answer = self.submit(self.prepare(request), lambda *_: None, name)
-        for item in answer.items:
-            item.wait()
-        return answer.body()
+        """Answer a request and wait for it. name: of the model, if the request has none. Raises ApiError."""
+        with self._engine.call():
+            request = self.parse(body)
+            if request.stream:
+                raise bad_request("'stream' is true, but this call gives one object: use the streaming call", "stream")
+            answer = self.submit(self.prepare(request), lambda *_: None, request.model or name)
+            for item in answer.items:
+                item.wait()
+            return answer.body()
 
-    def stream(self, body: bytes, name: str) -> Iterator[Json]:
-        """Answer a request in chunks. Raises ApiError; closing the iterator stops the request."""
+    def stream(self, body: bytes, name: str) -> Generator[tuple[Json, bool], None, None]:
+        """Answer a request in chunks, each with whether it is the last.
+
+        name: of the model, if the request has none. Raises ApiError; closing the iterator stops the request.
+        """
         news: queue.SimpleQueue[tuple[int, str, bool, int]] = queue.SimpleQueue()
-        answer = self.submit(self.prepare(self.parse(body)), lambda *heard: news.put(heard), name)
-        try:
-            yield from answer.opening()
-            while not answer.is_complete:
-                index, text, finished, _ = news.get()
-                yield from answer.hear(index, text, finished)
-            yield from answer.closing()
-        finally:
-            self.cancel(answer)
+        with self._engine.call():
+            request = self.parse(body)
+            answer = self.submit(self.prepare(request), lambda *heard: news.put(heard), request.model or name)
+            try:
+                for chunk in answer.opening():
+                    yield chunk, False
+                while not answer.is_complete:
+                    index, text, finished, _ = news.get()
+                    chunks = [*answer.hear(index, text, finished), *(answer.closing() if answer.is_complete else ())]
+                    for number, chunk in enumerate(chunks, 1):
+                        yield chunk, answer.is_complete and number == len(chunks)
+            finally:
+                self.cancel(answer)
 
     def _choice(self, prepared: PreparedChat) -> ChoiceStream:
         request = prepared.request

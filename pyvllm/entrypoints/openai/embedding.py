@@ -51,6 +51,21 @@ def embedding_of(item: "EngineRequest") -> list[float]:
     return [value / length for value in values]
 
 
+def embed(engine: "LLMEngine", texts: Sequence[str | Sequence[int]]) -> tuple[list[list[float]], int]:
+    """Give the vectors of texts, and how many tokens they have together. Raises InvalidArgument or GenerationError."""
+    with engine.call():
+        items: list[EngineRequest] = []
+        try:
+            for text in texts:
+                items.append(engine.submit(text, SamplingParams(), needs_hidden=True))
+            for item in items:
+                item.wait()
+            return [embedding_of(item) for item in items], sum(len(item.request.prompt_token_ids) for item in items)
+        finally:
+            for item in items:
+                engine.cancel(item)
+
+
 def open_embedding(engine: "LLMEngine", body: bytes, admit: Admit, listen: Listen) -> "EmbeddingAnswer":
     """Read and submit a request to `/v1/embeddings`. Raises ApiError; none stays queued then."""
     fields = read.read_object(body)

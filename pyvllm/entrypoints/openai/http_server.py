@@ -23,9 +23,21 @@ KEEP_ALIVE_S = 5
 class _Server(uvicorn.Server):
     """Gives running requests SHUTDOWN_S seconds and then an answer that says why they were stopped."""
 
-    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+    def __init__(self, config: uvicorn.Config, service: Service, stop_fd: int | None) -> None:
         super().__init__(config)
         self._service = service
+        self._stop_fd = stop_fd
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to serve, and to watch for the end."""
+        await super().startup(sockets)
+        if self._stop_fd is not None:
+            asyncio.get_running_loop().add_reader(self._stop_fd, self._stop)
+
+    def _stop(self) -> None:
+        if self._stop_fd is not None:
+            asyncio.get_running_loop().remove_reader(self._stop_fd)
+        self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Close the connections, idle ones at once."""
@@ -33,8 +45,13 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def serve(service: Service, api_keys: Sequence[str], listener: socket.socket) -> None:
-    """Serve until SIGTERM or SIGINT; the caller closes service and listener."""
+def serve(
+    service: Service, api_keys: Sequence[str], listener: socket.socket, stop_fd: int | None = None
+) -> None:
+    """Serve until `stop_fd` can be read, or, without one, until SIGTERM or SIGINT.
+
+    The caller closes service and listener.
+    """
     config = uvicorn.Config(
         build_app(service, api_keys),
         log_config=None,
@@ -44,7 +61,12 @@ def serve(service: Service, api_keys: Sequence[str], listener: socket.socket) ->
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=SHUTDOWN_S + ABORT_S,
     )
+    server = _Server(config, service, stop_fd)
+    if stop_fd is not None:
+        # Another program's process: its signals are not uvicorn's to take.
+        asyncio.run(server._serve([listener]))
+        return
     for number in (signal.SIGINT, signal.SIGTERM):
         # uvicorn stops on these and then raises them once more, which would end the process before the engine closes.
         signal.signal(number, lambda *_: None)
-    _Server(config, service).run(sockets=[listener])
+    server.run(sockets=[listener])

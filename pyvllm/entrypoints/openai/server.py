@@ -10,6 +10,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from pyvllm import logger
 from pyvllm.config.engine import EngineConfig
@@ -22,6 +23,9 @@ from pyvllm.entrypoints.openai.tool_parsers import TOOL_PARSERS
 from pyvllm.entrypoints.tables import offload_line
 from pyvllm.errors import InvalidArgument, VllmError
 from pyvllm.tokenizer.files import MAX_TEMPLATE_BYTES, read_file
+
+if TYPE_CHECKING:
+    from pyvllm.entrypoints.openai.serving import Service
 
 #: Connections that may wait to be accepted.
 BACKLOG = 2048
@@ -79,10 +83,13 @@ def _read_template(path: str) -> str:
         raise InvalidArgument(f"--chat-template {path}: is not valid UTF-8: {error}") from error
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit code. A fatal error is one line on stderr and 1."""
+def main(argv: Sequence[str] | None = None, stop_fd: int | None = None) -> int:
+    """Run the command; return its exit code. A fatal error is one line on stderr and 1.
+
+    stop_fd: a descriptor that becomes readable when the server shall end; without one, SIGINT and SIGTERM end it.
+    """
     try:
-        return _run(sys.argv[1:] if argv is None else argv)
+        return _run(sys.argv[1:] if argv is None else argv, stop_fd)
     except VllmError as error:
         print(f"server: fatal: {one_line(error)}", file=sys.stderr)
         return 1
@@ -91,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _run(argv: Sequence[str]) -> int:
+def _run(argv: Sequence[str], stop_fd: int | None) -> int:
     args = make_parser().parse(argv)
     config = engine_config(args, args.model or "")
     chat = _chat_options(args)
@@ -107,7 +114,8 @@ def _run(argv: Sequence[str]) -> int:
     with _bind(args.host, args.port) as listener:
         if not keys and not _is_loopback(listener):
             logger.warning(f"server: {args.host} is reachable from outside and no --api-key is set")
-        _serve(config, chat, args.served_model_name or [args.model], keys, listener)
+        service = _load(config, chat, args.served_model_name or [args.model])
+        _serve(service, keys, listener, stop_fd)
     return 0
 
 
@@ -146,24 +154,27 @@ def _is_loopback(listener: socket.socket) -> bool:
     return host.startswith("127.") or host == "::1"
 
 
-def _serve(
-    config: EngineConfig, chat: ChatOptions, names: Sequence[str], keys: Sequence[str], listener: socket.socket
-) -> None:
-    from pyvllm.entrypoints.openai.http_server import serve
+def _load(config: EngineConfig, chat: ChatOptions, names: Sequence[str]) -> "Service":
     from pyvllm.entrypoints.openai.serving import Service
 
     engine = load_engine(config)
     try:
-        service = Service(engine, names, chat)
+        logger.info(f"server: {offload_line(engine.offload_report())}")
+        return Service(engine, names, chat)
     except BaseException:
         engine.close()
         raise
+
+
+def _serve(service: "Service", keys: Sequence[str], listener: socket.socket, stop_fd: int | None) -> None:
+    from pyvllm.entrypoints.openai.http_server import serve
+
     try:
-        logger.info(f"server: {offload_line(engine.offload_report())}")
         listener.listen(BACKLOG)
         host, port = listener.getsockname()[:2]
-        logger.info(f"server: serving {', '.join(names)} at http://{f'[{host}]' if ':' in host else host}:{port}")
-        serve(service, keys, listener)
+        names = ", ".join(service.names)
+        logger.info(f"server: serving {names} at http://{f'[{host}]' if ':' in host else host}:{port}")
+        serve(service, keys, listener, stop_fd)
     finally:
         service.close()
 

@@ -1,0 +1,1 @@
+"""Decoders without a head: what embedding models are."""
