@@ -15,8 +15,7 @@ class StagedReads:
     def __init__(self, memory: Memory, buffers: Mapping[str, torch.Tensor]) -> None:
         """Take the flat staging buffers by kind."""
         self._memory = memory
-        self._buffers = {2: buffers.get(MATRIX), 1: buffers.get(VECTOR)}
-        self._rows = {2: IN_PLACE_ROWS, 1: 1}
+        self._buffers = {2: (buffers.get(MATRIX), IN_PLACE_ROWS), 1: (buffers.get(VECTOR), 1)}
         self._spans: list[tuple[int, int]] = []
 
     def add(self, view: torch.Tensor) -> None:
@@ -29,8 +28,8 @@ class StagedReads:
         weight: a matrix, a vector, or one expert's matrix of a stack. A copy is valid until the next call with a weight
         of as many dimensions.
         """
-        buffer = self._buffers[weight.dim()]
-        if buffer is None or rows <= self._rows[weight.dim()] or not self._is_on_host(weight.data_ptr()):
+        buffer, in_place_rows = self._buffers.get(weight.dim(), (None, 0))
+        if buffer is None or rows <= in_place_rows or not self._is_on_host(weight.data_ptr()):
             return weight
         staged = buffer[: weight.nbytes]
         self._memory.stage(staged, weight)

@@ -21,6 +21,11 @@ def main() -> int:
     parser.add_argument("--dry", action="store_true")
     parser.add_argument("--seconds", type=float, default=220.0, help="start no section after this many")
     arguments = parser.parse_args()
+    from pyvllm.memory.cuda import probe
+
+    if not arguments.dry and ((found := probe()).error or not found.device_count):
+        print(f"no CUDA device: {found.text or 'none is visible'}; --dry runs on the imagined one")
+        return 2
     arguments.out.mkdir(parents=True, exist_ok=True)
     rig = Rig(is_dry=arguments.dry)
     from tests.device.sections import SECTIONS
