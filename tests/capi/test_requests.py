@@ -8,19 +8,16 @@ import subprocess
 import httpx
 import pytest
 
+from pyvllm import LLM
 from tests.capi.test_hosts import script
 from tests.capi.toolchain import CLEAN_ENVIRONMENT, succeed
-from tests.server.conftest import TEMPLATE
-from tests.tiny_models import write_tiny
+from tests.chat.models import write_chatty, write_headless
 
 
 @pytest.fixture(scope="module")
 def chatty(tmp_path_factory):
     """A Llama of two layers with a chat template."""
-    directory = write_tiny("LlamaForCausalLM", tmp_path_factory.mktemp("chatty") / "model", num_hidden_layers=2)
-    path = directory / "tokenizer_config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "chat_template": TEMPLATE}))
-    return directory
+    return write_chatty(tmp_path_factory.mktemp("chatty") / "model", num_hidden_layers=2)
 
 
 def test_requests_go_on_by_themselves(program, tiny):
@@ -246,3 +243,27 @@ def test_the_server_says_what_is_wrong_with_a_flag(program):
     )
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("server: fatal: unknown argument '--no-such-flag'")
+
+
+def test_embeddings_from_c_are_those_of_pyvllm(tmp_path):
+    directory = write_headless("Qwen3Model", tmp_path / "model")
+    text = """
+        import json, sys
+        from pyvllm import clib
+        with clib.Engine(sys.argv[1], device=1) as engine:
+            vectors = engine.embed(["a text", "another"])
+            refused = []
+            for call in (lambda: engine.complete("a"), lambda: engine.embed([]), lambda: engine.embed(["x" * 999])):
+                try:
+                    call()
+                except clib.LibraryError as error:
+                    refused.append([error.status, error.text])
+        json.dump([vectors, refused], sys.stdout)
+    """
+    vectors, refused = run(text, directory)
+    with LLM(directory, device="cpu") as llm:
+        expected = [output.outputs.embedding for output in llm.embed(["a text", "another"])]
+    assert vectors == [pytest.approx(vector, abs=1e-6) for vector in expected]
+    assert [status for status, _ in refused] == [1, 1, 1]
+    for (_, message), part in zip(refused, ("use vllm_embed", "n_texts", "max_model_len"), strict=True):
+        assert part in message

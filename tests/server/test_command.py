@@ -8,8 +8,10 @@ import sys
 
 import pytest
 
+from pyvllm.clib import ModelParams
 from pyvllm.config.offload import OffloadConfig
 from pyvllm.engine.preview import configuration_document
+from pyvllm.entrypoints.openai.server import make_parser
 from tests.server.commands import ROOT, SERVER, run
 
 BAD_STARTS = [
@@ -32,6 +34,20 @@ BAD_STARTS = [
     (["--device", "tpu"], "device must be one of"),
     (["--max-model-len", "-5"], "max_model_len must be an integer"),
     (["--gpu-memory-utilization", "0"], "gpu_memory_utilization must be in (0, 1]"),
+    (["--block-size", "17"], "block_size must be a multiple of 16"),
+    (["--num-gpu-blocks-override", "0"], "num_blocks must be an integer"),
+    (["--max-num-seqs", "0"], "max_num_seqs must be an integer"),
+    (["--max-num-batched-tokens", "-1"], "max_num_batched_tokens must be an integer"),
+    (["--scheduling-policy", "random"], "scheduling_policy must be one of fcfs, priority, lpm"),
+    (["--enable-auto-tool-choice", "--tool-call-parser", "x"], "tool_parser 'x' is not known; known are hermes, qwen3"),
+    (["--enable-auto-tool-choice"], "--enable-auto-tool-choice needs --tool-call-parser"),
+    (["--tool-call-parser", "hermes"], "--tool-call-parser acts with --enable-auto-tool-choice only"),
+    (["--reasoning-parser", "x"], "reasoning_parser 'x' is not known; known are deepseek_r1, qwen3"),
+    (["--chat-template", "/no/such/file"], "/no/such/file: cannot be opened"),
+    (["--speculative-config", "{}"], "--speculative-config is not supported yet"),
+    (["--kv-transfer-config", "{}"], "--kv-transfer-config is not supported yet"),
+    (["--limit-mm-per-prompt", '{"image": 1}'], "--limit-mm-per-prompt is not supported yet"),
+    (["--enable-jump-forward"], "--enable-jump-forward is not supported yet"),
     (["--served-model-name"], "argument --served-model-name: expected at least one argument"),
 ]
 
@@ -93,6 +109,13 @@ def test_port_that_is_taken_costs_no_load(tmp_path):
         port = other.getsockname()[1]
         done = run(SERVER, "--model", str(tmp_path), "--port", str(port))
     assert_fatal(done, f"cannot listen on 127.0.0.1 port {port}: Address already in use")
+
+
+def test_every_field_of_the_c_library_has_its_flag():
+    flags = {action.dest for action in make_parser()._actions}
+    names = {"model_path": "model", "num_blocks": "num_gpu_blocks_override", "tool_parser": "tool_call_parser"}
+    fields = [name for name, _ in ModelParams._fields_]
+    assert [name for name in fields if names.get(name, name) not in flags] == []
 
 
 def test_missing_server_extra_is_one_line_that_says_what_to_install(tmp_path):
