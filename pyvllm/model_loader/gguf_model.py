@@ -8,7 +8,7 @@ convert_hf_to_gguf.py there.
 import re
 import struct
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import pi
 
 from pyvllm.errors import FormatError, ModelLoadError
@@ -41,9 +41,23 @@ _IN_LAYER: Mapping[str, str] = {
     "ffn_gate": "mlp.gate_proj",
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
-    "ffn_gate_inp": "mlp.gate",
 }
-_EXPERTS: Mapping[str, str] = {"ffn_gate_exps": "gate_proj", "ffn_up_exps": "up_proj", "ffn_down_exps": "down_proj"}
+
+
+@dataclass(frozen=True, slots=True)
+class _ExpertNames:
+    """What Hugging Face calls a family's mixture of experts."""
+
+    block: str
+    parts: Mapping[str, str]
+    """The three stacks and the projection of one expert that each holds."""
+
+
+_QWEN_EXPERTS = _ExpertNames(
+    "mlp", {"ffn_gate_exps": "gate_proj", "ffn_up_exps": "up_proj", "ffn_down_exps": "down_proj"}
+)
+_MIXTRAL_EXPERTS = _ExpertNames("block_sparse_moe", {"ffn_gate_exps": "w1", "ffn_up_exps": "w3", "ffn_down_exps": "w2"})
+_ROUTER = "ffn_gate_inp"
 _LAYER_NAME = re.compile(r"blk\.(0|[1-9][0-9]{0,4})\.([a-z_]+)\.(weight|bias)")
 _OUTSIDE_NAME = re.compile(r"([a-z_]+)\.(weight|bias)")
 
@@ -90,7 +104,7 @@ def config_document(header: GGUFHeader, file: OpenFile) -> dict[str, object]:
     tensors = {info.name: info for info in header.tensors}
     _refuse(keys, name)
     rows = _vocab_size(keys, name, tensors)
-    document = {"architectures": [ARCHITECTURES[name]], **_sizes(keys, name)}
+    document = {"architectures": [_architecture(keys, name)], **_sizes(keys, name)}
     document |= {
         "vocab_size": rows,
         "max_position_embeddings": keys.integer(f"{name}.context_length"),
@@ -107,7 +121,19 @@ def config_document(header: GGUFHeader, file: OpenFile) -> dict[str, object]:
         document["sliding_window"] = keys.integer(f"{name}.attention.sliding_window")
     if name == "qwen3moe":
         document |= _experts(keys, name)
+    elif _is_mixtral(keys, name):
+        document["num_local_experts"] = experts = keys.integer("llama.expert_count", high=65_536)
+        document["num_experts_per_tok"] = keys.integer("llama.expert_used_count", high=experts)
     return document
+
+
+def _is_mixtral(keys: Keys, name: str) -> bool:
+    """Whether the file is of the llama architecture with experts, which is what llama.cpp calls Mixtral."""
+    return name == "llama" and keys.integer("llama.expert_count", 0, low=0, high=65_536) > 0
+
+
+def _architecture(keys: Keys, name: str) -> str:
+    return "MixtralForCausalLM" if _is_mixtral(keys, name) else ARCHITECTURES[name]
 
 
 def _sizes(keys: Keys, name: str) -> dict[str, object]:
@@ -146,8 +172,6 @@ def _refuse(keys: Keys, name: str) -> None:
     for suffix, neutral in _REFUSED_KEYS.items():
         if (key := f"{name}.{suffix}") in keys and keys[key] != neutral:
             raise ModelLoadError(f"{keys.origin}: key '{key}' is not supported, found {brief(keys[key])}")
-    if name == "llama" and keys.integer("llama.expert_count", 0, low=0):
-        raise ModelLoadError(f"{keys.origin}: key 'llama.expert_count': these experts are not read from GGUF")
 
 
 def _vocab_size(keys: Keys, name: str, tensors: Mapping[str, TensorInfo]) -> int:
@@ -187,9 +211,7 @@ def _experts(keys: Keys, name: str) -> dict[str, object]:
     }
 
 
-def _rope_scaling(
-    keys: Keys, name: str, tensors: Mapping[str, TensorInfo], file: OpenFile
-) -> dict[str, object] | None:
+def _rope_scaling(keys: Keys, name: str, tensors: Mapping[str, TensorInfo], file: OpenFile) -> dict[str, object] | None:
     factor = _factor(keys, f"{name}.rope.scaling.factor", _factor(keys, f"{name}.rope.scale_linear", 1.0))
     # A file that gives a factor without a type means linear scaling.
     kind = keys.text(f"{name}.rope.scaling.type", "linear")
@@ -267,11 +289,12 @@ def hugging_face_tensors(header: GGUFHeader) -> list[TensorInfo]:
 
 
 class _Counts:
-    """How many heads and experts the keys of a file give to its tensors."""
+    """How many heads and experts the keys of a file give to its tensors, and how the experts are called."""
 
     def __init__(self, keys: Keys, architecture: str) -> None:
         self.origin = keys.origin
         self.experts = keys.integer(f"{architecture}.expert_count", 0, low=0, high=65_536)
+        self.expert_names = _MIXTRAL_EXPERTS if _is_mixtral(keys, architecture) else _QWEN_EXPERTS
         self.rope_heads: dict[str, int] = {}
         if architecture in _INTERLEAVED:
             queries = keys.integer(f"{architecture}.attention.head_count", high=65_536)
@@ -283,8 +306,11 @@ def _renamed(info: TensorInfo, counts: _Counts) -> Iterable[TensorInfo]:
     if match := _LAYER_NAME.fullmatch(info.name):
         layer, part, kind = match.groups()
         prefix = f"model.layers.{layer}."
-        if part in _EXPERTS and kind == "weight":
-            return _unstacked(info, f"{prefix}mlp.experts", f"{_EXPERTS[part]}.weight", counts)
+        names = counts.expert_names
+        if part in names.parts and kind == "weight":
+            return _unstacked(info, f"{prefix}{names.block}.experts", f"{names.parts[part]}.weight", counts)
+        if part == _ROUTER:
+            return [replace(info, name=f"{prefix}{names.block}.gate.{kind}")]
         if part in _IN_LAYER:
             heads = counts.rope_heads.get(part, 0)
             if heads and info.shape[0] % (2 * heads):

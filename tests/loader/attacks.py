@@ -269,7 +269,7 @@ GGUF = {
         "'tokenizer.ggml.eos_token_id': must be an integer from 0 to 3, found 4",
     ),
     "partial rotary": (llama_gguf({"llama.rope.dimension_count": 2}), "only the head size (4) works, found 2"),
-    "experts": (llama_gguf({"llama.expert_count": 8}), "key 'llama.expert_count'"),
+    "experts": (llama_gguf({"llama.expert_count": 8}), "key 'llama.expert_used_count'"),
     "longrope": (llama_gguf({"llama.rope.scaling.type": "longrope"}), "'longrope' is not supported"),
     "logit scale": (llama_gguf({"llama.logit_scale": 0.5}), "key 'llama.logit_scale' is not supported, found 0.5"),
     "no embedding": (
