@@ -75,17 +75,15 @@ def check_fields(instance: object, path: str, fields: Mapping[str, Rule]) -> Non
     problems.raise_if_any()
 
 
-def read_object(
-    value: object, path: str, fields: Mapping[str, Rule], build: Callable[..., object], problems: Problems
-) -> object:
-    """Read a JSON object (or a mapping) whose keys are `fields` and hand the values to `build`.
+def read_object(value: object, path: str, fields: Mapping[str, Rule], problems: Problems) -> dict[str, object]:
+    """Read a JSON object (or a mapping) whose keys are `fields` and return the values of those that it gives.
 
-    Returns None when `problems` grew: a field is bad, a key is unknown or given twice.
+    A bad field, an unknown key and a key that is given twice are problems.
     """
     if not isinstance(value, Pairs | Mapping):
         problems.add(f"{path or 'the document'} must be an object, found {found(value)}")
-        return None
-    before, given = problems.count, {}
+        return {}
+    given: dict[str, object] = {}
     for key, item in value if isinstance(value, Pairs) else value.items():
         if key in given:
             problems.add(f"{path or 'the document'}: key {_short(repr(key))} is given twice")
@@ -94,7 +92,7 @@ def read_object(
     for key in given:
         if key not in fields:
             problems.add("" if problems.is_full else _unknown(key, path, tuple(fields), problems.homes))
-    return build(**values) if problems.count == before else None
+    return values
 
 
 def choice(*allowed: str) -> Rule:

@@ -1,41 +1,25 @@
-"""The weight-offload document: the JSON object of vLLM's `OffloadConfig`, read, checked and resolved.
+"""The weight-offload configuration: vLLM's `OffloadConfig` as checked values, and what they resolve to.
 
-Source of fields, rules and texts: vLLM 0.33.0, `vllm/config/offload.py`. Where this project is stricter on purpose
-(blank text, bools and strings as numbers, repeated keys, overflowing budgets) the reason is that a setting must act
-or be refused by name. Only `json` and `dataclasses` are imported: a refusal has to cost milliseconds.
+The rules, and why some are stricter than vLLM's, are in `offload_rules`.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pyvllm.config._fields import (
-    Pairs,
-    Problems,
-    Rule,
-    Written,
-    boolean,
-    check_fields,
-    choice,
-    found,
-    gibibytes,
-    integer,
-    read_object,
-    selectors,
+from pyvllm.config._fields import Problems, Rule, boolean, check_fields, found
+from pyvllm.config.offload_rules import (
+    BACKEND,
+    DEVICE_FIT,
+    PREFETCH,
+    UVA,
+    check_across_fields,
+    judge,
+    judge_text,
+    refuse_beside_auto,
 )
-from pyvllm.errors import InvalidArgument
 
 GIB = 1024**3
-
-_UVA: Mapping[str, Rule] = {"cpu_offload_gb": gibibytes, "cpu_offload_params": selectors}
-_PREFETCH: Mapping[str, Rule] = {
-    "offload_group_size": integer(0),
-    "offload_num_in_group": integer(1),
-    "offload_prefetch_step": integer(0),
-    "offload_params": selectors,
-}
-_DEVICE_FIT: Mapping[str, Rule] = {"weight_budget_bytes": integer(0), "auto": boolean}
-_BACKEND = choice("auto", "uva", "prefetch")
 
 _UVA_AND_PREFETCH = (
     "Both UVA and prefetch offload fields are set with offload_backend='auto'. Prefetch backend will be selected. "
@@ -53,7 +37,7 @@ class UVAOffloadConfig:
     """Whole dotted name segments that may leave, such as `experts`; empty is all. Sorted, without duplicates."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "uva", _UVA)
+        check_fields(self, "uva", UVA)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +54,7 @@ class PrefetchOffloadConfig:
     """Whole dotted name segments that are streamed; empty is all. Sorted, without duplicates."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "prefetch", _PREFETCH)
+        check_fields(self, "prefetch", PREFETCH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +67,7 @@ class DeviceFitConfig:
     """Choose backend, selectors and budget from what the model needs and the device has."""
 
     def __post_init__(self) -> None:
-        given = {name: rule for name, rule in _DEVICE_FIT.items() if getattr(self, name) is not None}
+        given = {name: rule for name, rule in DEVICE_FIT.items() if getattr(self, name) is not None}
         check_fields(self, "vllm_cpp.device_fit", {**given, "auto": boolean})
 
     def to_dict(self) -> dict[str, object]:
@@ -102,6 +86,10 @@ class VllmCppConfig:
         check_fields(self, "vllm_cpp", {"device_fit": _instance(DeviceFitConfig, optional=True)})
 
 
+def _vllm_cpp(device_fit: Mapping[str, object] | None = None) -> VllmCppConfig:
+    return VllmCppConfig(None if device_fit is None else DeviceFitConfig(**device_fit))  # type: ignore[arg-type]
+
+
 def _instance(kind: type, optional: bool = False) -> Rule:
     def rule(value: object, path: str, problems: Problems) -> object:
         if not (isinstance(value, kind) or (optional and value is None)):
@@ -109,10 +97,6 @@ def _instance(kind: type, optional: bool = False) -> Rule:
         return value
 
     return rule
-
-
-def _section(build: Callable[..., object], fields: Mapping[str, Rule]) -> Rule:
-    return lambda value, path, problems: read_object(value, path, fields, build, problems)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,31 +116,19 @@ class OffloadConfig:
     def __post_init__(self) -> None:
         sections = {"uva": _instance(UVAOffloadConfig), "prefetch": _instance(PrefetchOffloadConfig)}
         own = {"vllm_cpp": _instance(VllmCppConfig, optional=True)}
-        check_fields(self, "", {"offload_backend": _BACKEND, **sections, **own})
-        self._check_across_fields()
-
-    def _check_across_fields(self) -> None:
+        check_fields(self, "", {"offload_backend": BACKEND, **sections, **own})
         if self.is_fit_automatic:
-            _refuse_beside_auto(self._set_by_hand())
+            refuse_beside_auto(self._set_by_hand())
         ahead = self.prefetch
-        if self.offload_backend != "prefetch" and ahead.offload_group_size == 0:
-            return
-        if ahead.offload_num_in_group > ahead.offload_group_size:
-            raise InvalidArgument(
-                f"offload_num_in_group ({ahead.offload_num_in_group}) must be <= "
-                f"offload_group_size ({ahead.offload_group_size})"
-            )
-        if ahead.offload_prefetch_step < 1:
-            raise InvalidArgument(
-                f"offload_prefetch_step ({ahead.offload_prefetch_step}) must be >= 1 when prefetch offloading is "
-                "enabled (offload_group_size > 0)"
-            )
+        check_across_fields(
+            self.offload_backend, ahead.offload_group_size, ahead.offload_num_in_group, ahead.offload_prefetch_step
+        )
 
     def _set_by_hand(self) -> list[str]:
         """Name the fields of vLLM's that are not at their defaults."""
         pairs = (
-            ("uva", _UVA, self.uva, UVAOffloadConfig()),
-            ("prefetch", _PREFETCH, self.prefetch, PrefetchOffloadConfig()),
+            ("uva", UVA, self.uva, UVAOffloadConfig()),
+            ("prefetch", PREFETCH, self.prefetch, PrefetchOffloadConfig()),
         )
         names = [] if self.offload_backend == "auto" else ["offload_backend"]
         for section, fields, ours, plain in pairs:
@@ -169,25 +141,18 @@ class OffloadConfig:
 
         Raises InvalidArgument for anything else than one JSON object that keeps every rule.
         """
-        if text is None:
-            return cls()
-        if not isinstance(text, str):
-            raise InvalidArgument(f"offload_config must be JSON text, found {found(text)}")
-        return cls() if not text.strip() else cls._read(_parse(text))
+        return cls._build(judge_text(text))
 
     @classmethod
     def from_dict(cls, document: Mapping[str, object]) -> "OffloadConfig":
         """Read the document from the mapping that its JSON text would give; the same rules hold."""
-        return cls._read(document)
+        return cls._build(judge(document))
 
     @classmethod
-    def _read(cls, document: object) -> "OffloadConfig":
-        problems = Problems(_homes())
-        config = read_object(document, "", _document_fields(), cls, problems)
-        problems.raise_if_any()
-        if config.is_fit_automatic:  # type: ignore[attr-defined]
-            _refuse_beside_auto(_written(document))
-        return config  # type: ignore[return-value]
+    def _build(cls, given: dict[str, object]) -> "OffloadConfig":
+        """Build the classes from the plain fields that a judged document gives."""
+        build = {"uva": UVAOffloadConfig, "prefetch": PrefetchOffloadConfig, "vllm_cpp": _vllm_cpp}
+        return cls(**{name: build[name](**value) if name in build else value for name, value in given.items()})  # type: ignore[arg-type,operator]
 
     def to_dict(self) -> dict[str, object]:
         """Return the normalised document: every field of vLLM's, and `vllm_cpp` as it was given.
@@ -196,7 +161,7 @@ class OffloadConfig:
         """
         document: dict[str, object] = {"offload_backend": self.offload_backend}
         if not self.is_fit_automatic:
-            for section, fields in (("uva", _UVA), ("prefetch", _PREFETCH)):
+            for section, fields in (("uva", UVA), ("prefetch", PREFETCH)):
                 values = {name: getattr(getattr(self, section), name) for name in fields}
                 document[section] = {
                     name: list(value) if isinstance(value, tuple) else value for name, value in values.items()
@@ -285,47 +250,3 @@ class OffloadConfig:
 
 def _shortest(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _written(document: object) -> list[str]:
-    """Name the fields of vLLM's two sections that a sound document gives, defaults included."""
-    top = dict(document)  # type: ignore[call-overload]
-    return [f"{section}.{name}" for section in ("uva", "prefetch") for name in dict(top.get(section, ()))]
-
-
-def _refuse_beside_auto(names: list[str]) -> None:
-    if names:
-        raise InvalidArgument(
-            f"vllm_cpp.device_fit.auto chooses the offload and cannot stand beside {', '.join(names)}; remove "
-            f"{'it' if len(names) == 1 else 'them'}, or remove auto"
-        )
-
-
-def _document_fields() -> dict[str, Rule]:
-    device_fit = _section(DeviceFitConfig, _DEVICE_FIT)
-    return {
-        "offload_backend": _BACKEND,
-        "uva": _section(UVAOffloadConfig, _UVA),
-        "prefetch": _section(PrefetchOffloadConfig, _PREFETCH),
-        "vllm_cpp": _section(VllmCppConfig, {"device_fit": device_fit}),
-    }
-
-
-def _homes() -> dict[str, str]:
-    sections = {"uva": _UVA, "prefetch": _PREFETCH, "vllm_cpp.device_fit": _DEVICE_FIT}
-    return {name: f"{path}.{name}" for path, fields in sections.items() for name in fields}
-
-
-def _parse(text: str) -> object:
-    """Parse JSON text; numbers stay as written and objects keep their pairs, so that no rule is lost in conversion."""
-    try:
-        text.encode()
-        return json.loads(
-            text, object_pairs_hook=Pairs, parse_float=Written, parse_int=Written, parse_constant=Written
-        )
-    except RecursionError as error:
-        raise InvalidArgument("offload_config is nested too deeply; it must be one JSON object") from error
-    except UnicodeEncodeError as error:
-        raise InvalidArgument("offload_config is not valid Unicode text: it holds a lone surrogate") from error
-    except ValueError as error:
-        raise InvalidArgument(f"offload_config is not valid JSON: {error}") from error

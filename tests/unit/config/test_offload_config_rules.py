@@ -277,15 +277,25 @@ def test_a_document_of_thousands_of_mistakes_gives_a_short_answer():
     assert len(text) < 20_000
 
 
-def test_a_refusal_loads_nothing_slow():
+def loaded_by_a_refusal(module, call, names):
     root = str(Path(pyvllm.__file__).parents[1])
-    slow = ("torch", "numpy", "pydantic", "logging", "typing", "difflib", "pathlib")
     code = (
         f"import sys; sys.path.insert(0, {root!r})\n"
-        "from pyvllm.config.offload import OffloadConfig\n"
-        "try: OffloadConfig.from_json('{\"bogus\":1}')\n"
+        f"from pyvllm.config.{module} import *\n"
+        f"try: {call}('{{\"bogus\":1}}')\n"
         "except ValueError: pass\n"
-        f"print([name for name in {slow!r} if name in sys.modules])"
+        f"print([name for name in {names!r} if name in sys.modules])"
     )
-    shown = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
-    assert shown.stdout == "[]\n"
+    command = [sys.executable, "-I", "-S", "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+SLOW = ("torch", "numpy", "pydantic", "logging", "typing", "difflib", "pathlib", "threading")
+
+
+def test_a_refusal_loads_nothing_slow():
+    assert loaded_by_a_refusal("offload", "OffloadConfig.from_json", SLOW) == "[]\n"
+
+
+def test_a_refusal_by_the_rules_alone_does_not_load_dataclasses_either():
+    assert loaded_by_a_refusal("offload_rules", "judge_text", (*SLOW, "dataclasses", "inspect")) == "[]\n"
