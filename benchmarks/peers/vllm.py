@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from peers.measuring import Task, main
 
 # Read when vllm is imported: by default it leaves one core to itself, looks models up online, and logs to stdout.
-os.environ.update(VLLM_CPU_NUM_OF_RESERVED_CPU="0", HF_HUB_OFFLINE="1", VLLM_LOGGING_LEVEL="ERROR")
+# Its cache is 1 GiB here, of a share of memory that a machine in use still has.
+os.environ.update(
+    VLLM_CPU_NUM_OF_RESERVED_CPU="0", HF_HUB_OFFLINE="1", VLLM_LOGGING_LEVEL="ERROR", VLLM_CPU_KVCACHE_SPACE="1"
+)
 
 import vllm
 from vllm import LLM, SamplingParams, TokensPrompt
@@ -22,6 +25,7 @@ class Engine:
             max_model_len=-(-task.max_len // 128) * 128,
             max_num_seqs=max(1, *task.batches),
             enable_prefix_caching=False,
+            gpu_memory_utilization=0.3,
             **task.settings,
         )
         self.versions = {"vllm": vllm.__version__}
