@@ -29,7 +29,17 @@ def prefetch(group: int, num: int, step: int, params=()) -> dict:
 
 
 @contextmanager
-def loaded(device, model, document=None, *, environment=None, memory_class=CudaMemory, prepare_memory=None, **settings):
+def loaded(
+    device,
+    model,
+    document=None,
+    *,
+    environment=None,
+    memory_class=CudaMemory,
+    prepare_memory=None,
+    progress=None,
+    **settings,
+):
     """A loaded engine on the imagined device; closed at the end."""
 
     def make_memory(limit):
@@ -40,7 +50,8 @@ def loaded(device, model, document=None, *, environment=None, memory_class=CudaM
 
     settings = {**SIZES, "device": "cuda", "dtype": "float32", "threads": 2, **settings}
     offload = OffloadConfig.from_dict(document or {})
-    engine = LLMEngine.load(EngineConfig(model=str(model), offload=offload, **settings), make_memory=make_memory)
+    config = EngineConfig(model=str(model), offload=offload, **settings)
+    engine = LLMEngine.load(config, progress, make_memory)
     try:
         yield engine
     finally:

@@ -8,7 +8,7 @@ from pyvllm.memory.cuda_memory import CudaMemory
 from pyvllm.offloader.base import Place
 from pyvllm.offloader.uva import UVAOffloader
 from tests.fakecuda.machine import ORDERS
-from tests.fakecuda_session.engines import GIB, logits_of, on_cpu, prefetch, run, uva
+from tests.fakecuda_session.engines import GIB, GREEDY, loaded, logits_of, on_cpu, prefetch, run, uva
 from tests.tiny_models import ARCHITECTURES
 
 DOCUMENTS = {
@@ -56,6 +56,20 @@ def test_bfloat16_logits_are_bit_equal_to_the_resident_run(machine, device, mode
     offloaded = logits_of(device, model, document, "bfloat16")
     assert all(torch.equal(a, b) for a, b in zip(resident, offloaded, strict=True))
     assert not any(torch.isnan(one).any() for one in resident)
+    assert machine.races() == ""
+
+
+@pytest.mark.parametrize("document", [None, uva(GIB), prefetch(1, 1, 3)])
+@pytest.mark.parametrize("order", ORDERS)
+def test_requests_in_one_step_say_what_each_says_alone(machine, device, models, document, order):
+    """Twelve rows and more in a step, and one prompt in several chunks."""
+    machine.set_order(order, seed=11)
+    prompts = [f"{number}: {'word ' * number}" for number in (1, 3, 5, 19)]
+    with loaded(device, models("Qwen3MoeForCausalLM"), document) as engine:
+        alone = [engine.generate(prompt, GREEDY).token_ids for prompt in prompts]
+        items = [engine.submit(prompt, GREEDY) for prompt in prompts]
+        assert all(item.wait(60) for item in items)
+        assert [item.request.output_token_ids for item in items] == alone
     assert machine.races() == ""
 
 
