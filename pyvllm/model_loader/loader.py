@@ -160,7 +160,7 @@ class Weights:
 
 def _shaped(flat: torch.Tensor, spec: WeightSpec) -> torch.Tensor:
     if not prod(spec.shape):
-        return torch.empty(spec.shape, dtype=getattr(torch, spec.dtype))
+        return torch.empty(spec.shape, dtype=getattr(torch, spec.dtype), device=flat.device)
     return flat.view(getattr(torch, spec.dtype)).view(spec.shape)
 
 
