@@ -5,16 +5,16 @@ configuration is refused in milliseconds. The C side is `csrc/api.c`; it has che
 """
 
 import json
-from array import array
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyvllm import logger
 from pyvllm.capi_arguments import Arguments
-from pyvllm.capi_requests import Handles, LoadedEngine, OnText, SubmittedRequest
+from pyvllm.capi_handles import Handles
 from pyvllm.errors import GenerationError, InvalidArgument, Status, VllmError
 
 if TYPE_CHECKING:
+    from pyvllm.capi_requests import LoadedEngine, OnText, SubmittedRequest
     from pyvllm.engine.llm_engine import Completion, LLMEngine
 
 _REPLACEMENT = "\ufffd"
@@ -65,13 +65,16 @@ class _Calls:
     def engine_load(self, params: Any, options_json: Any, progress: Any, user_data: Any, out: Any) -> int:
         """Load a model and give out its handle."""
         config = self._arguments.engine_config(params, options_json, needs_model=True)
-        chat = self._arguments.chat_options(params)
+        parsers = self._arguments.parsers(params)
+        from pyvllm.capi_requests import LoadedEngine
         from pyvllm.engine.start import load_engine
+        from pyvllm.entrypoints.openai.chat_options import ChatOptions
 
         self._lib.vllm__guard_exit()
         engine = load_engine(config, self._progress(progress, user_data))
         self._lib.vllm__guard_exit()
-        out[0] = self._ffi.cast("vllm_engine*", self._engines.add(LoadedEngine(engine, chat, config.model)))
+        loaded = LoadedEngine(engine, ChatOptions(**parsers), config.model)
+        out[0] = self._ffi.cast("vllm_engine*", self._engines.add(loaded))
         return Status.OK
 
     def engine_free(self, pointer: Any) -> int:
@@ -122,6 +125,8 @@ class _Calls:
 
     def request_submit(self, pointer: Any, prompt: Any, params: Any, call: Any, out: Any) -> int:
         """Submit a text and give out the request's handle."""
+        from pyvllm.capi_requests import SubmittedRequest
+
         owner = self._engines.get(self._arguments.handle(pointer))
         request = SubmittedRequest(
             owner,
@@ -194,6 +199,8 @@ class _Calls:
     def embed(self, pointer: Any, texts: Any, n_texts: int, out: Any) -> int:
         """Give out the vectors of texts."""
         engine, listed = self._engine(pointer), self._arguments.texts(texts, n_texts, "texts")
+        from array import array
+
         from pyvllm.entrypoints.openai.embedding import embed
 
         vectors, num_tokens = embed(engine, listed)
@@ -232,16 +239,16 @@ class _Calls:
     def _engine(self, pointer: Any) -> "LLMEngine":
         return self._engines.get(self._arguments.handle(pointer)).engine
 
-    def _request(self, pointer: Any) -> SubmittedRequest:
+    def _request(self, pointer: Any) -> "SubmittedRequest":
         return self._requests.get(self._arguments.handle(pointer))
 
     def _generated(
-        self, engine: "LLMEngine", prompt: str | Sequence[int], params: Any, on_text: OnText | None = None
+        self, engine: "LLMEngine", prompt: str | Sequence[int], params: Any, on_text: "OnText | None" = None
     ) -> "Completion":
         sampling = self._arguments.sampling_params(params)
         return engine.generate(prompt, sampling, on_text, self._arguments.logits_processors(params))
 
-    def _on_text(self, callback: Any, user_data: Any) -> OnText:
+    def _on_text(self, callback: Any, user_data: Any) -> "OnText":
         return lambda delta, finished: bool(callback(_encoded(delta), finished, user_data))
 
     def _progress(self, callback: Any, user_data: Any) -> Callable[[int, int, str], bool] | None:

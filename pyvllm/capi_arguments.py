@@ -7,7 +7,6 @@ from typing import Any
 from pyvllm.config.engine import EngineConfig
 from pyvllm.config.offload import OffloadConfig
 from pyvllm.config.options import engine_options
-from pyvllm.entrypoints.openai.chat_options import ChatOptions
 from pyvllm.errors import InvalidArgument
 from pyvllm.sampling_params import SamplingParams, StructuredOutputsParams
 
@@ -70,12 +69,16 @@ class Arguments:
             **options,  # type: ignore[arg-type]
         )
 
-    def chat_options(self, params: Any) -> ChatOptions:
-        """Decode the two parsers of `vllm_model_params`."""
-        return ChatOptions(
-            tool_parser=self.text(params.tool_parser, "tool_parser") or None,
-            reasoning_parser=self.text(params.reasoning_parser, "reasoning_parser") or None,
-        )
+    def parsers(self, params: Any) -> dict[str, str]:
+        """Return the parsers of `vllm_model_params` that are named, checked."""
+        named = {name: self.text(getattr(params, name), name) for name in ("tool_parser", "reasoning_parser")}
+        given = {name: text for name, text in named.items() if text}
+        if given:
+            # Imported late: few name a parser, and a refusal shall not wait for what it does not need.
+            from pyvllm.entrypoints.openai.chat_options import ChatOptions
+
+            ChatOptions(**given)
+        return given
 
     def sampling_params(self, params: Any) -> SamplingParams:
         """Decode `vllm_sampling_params`."""
@@ -121,7 +124,7 @@ class Arguments:
         return {**given, "scheduling_policy": policy} if policy else given
 
     def _refuse_unsupported_model_fields(self, params: Any) -> None:
-        self.chat_options(params)
+        self.parsers(params)
         for name in ("speculative_config", "kv_transfer_config"):
             self._refuse_text(getattr(params, name), name)
         self._refuse_text(params.limit_mm_per_prompt, "limit_mm_per_prompt", allowed=("", "{}"))

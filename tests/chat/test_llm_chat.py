@@ -9,6 +9,7 @@ import pytest
 
 from pyvllm import LLM, SamplingParams
 from pyvllm.engine.async_llm import AsyncLLM
+from pyvllm.engine.preview import CacheSizes
 from pyvllm.entrypoints.openai.chat_options import ChatOptions
 from pyvllm.entrypoints.openai.chat_service import ChatService
 from pyvllm.entrypoints.openai.fields import ApiError
@@ -54,6 +55,16 @@ def test_what_is_wrong_with_a_conversation_is_named(llm, tmp_path):
     plain = LLM(write_tiny("LlamaForCausalLM", tmp_path), device="cpu")
     with plain, pytest.raises(InvalidArgument, match="the model has no chat template"):
         plain.chat(HELLO)
+
+
+def test_the_sizes_of_cache_and_batch_reach_the_engine(tmp_path):
+    sizes = {"block_size": 16, "max_num_seqs": 2, "max_num_batched_tokens": 64, "scheduling_policy": "lpm",
+             "enable_prefix_caching": False}  # fmt: skip
+    model = write_tiny("LlamaForCausalLM", tmp_path)
+    with LLM(model, device="cpu", num_gpu_blocks_override=20, **sizes) as llm:
+        assert llm._engine.prepared.cache == CacheSizes(num_blocks=20, **sizes)
+    with pytest.raises(InvalidArgument, match="block_size must be a multiple of 16"):
+        LLM(model, block_size=17)
 
 
 def test_a_damaged_template_refuses_conversations_and_nothing_else(tmp_path):

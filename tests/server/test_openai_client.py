@@ -25,6 +25,7 @@ WEATHER = {
         },
     },
 }
+JSON = {"content-type": "application/json"}
 CLOCK = {"type": "function", "function": {"name": "clock"}}
 
 
@@ -209,6 +210,16 @@ def test_a_bad_request_is_named_and_the_next_one_works(ai, fields, param):
     assert raised.value.param == param
     assert raised.value.code == 400 or raised.value.status_code == 400
     assert ai.chat.completions.create(messages=HELLO, **GREEDY).choices[0].finish_reason == "length"
+
+
+def test_half_a_character_in_a_request_or_a_call_breaks_no_answer(client):
+    turns = [{"role": "user", "content": "\ud800"}]
+    refused = client.post("/v1/chat/completions", content=json.dumps({"messages": turns}), headers=JSON)
+    assert refused.status_code == 400 and refused.json()["error"]["param"] == "messages"
+    call = '<tool_call>{"name": "clock", "arguments": {"x": "\\ud800"}}</tool_call>'
+    body = {"messages": HELLO, "tools": [CLOCK], "structured_outputs": {"choice": [call]}, "max_tokens": 150}
+    found = client.post("/v1/chat/completions", content=json.dumps(body), headers=JSON).json()["choices"][0]
+    assert found["message"]["tool_calls"][0]["function"]["arguments"] == '{"x": "?"}'
 
 
 def test_an_unknown_model_and_a_bad_stream_are_errors_with_their_status(ai):

@@ -98,6 +98,18 @@ def build_app(service: Service, api_keys: Sequence[str]) -> Starlette:
     )
 
 
+class JsonAnswer(JSONResponse):
+    """JSON in which a lone surrogate, which a request or a model's JSON may hold as an escape, becomes `?`."""
+
+    def render(self, content: object) -> bytes:
+        """Write the body."""
+        return _written(content)
+
+
+def _written(content: object) -> bytes:
+    return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
 class EventStream(Response):
     """Sends an answer in parts, as server-sent events; ends when the client has gone."""
 
@@ -114,16 +126,14 @@ class EventStream(Response):
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             async for part in self._stream.events:
-                await self._send(send, json.dumps(part, ensure_ascii=False))
-            await self._send(send, "[DONE]", is_last=True)
+                await self._send(send, _written(part))
+            await self._send(send, b"[DONE]", is_last=True)
         finally:
             self._watch.cancel()
             self._stream.close()
 
-    async def _send(self, send: Send, data: str, *, is_last: bool = False) -> None:
-        # A lone surrogate, which a model's JSON may hold as an escape, has no bytes.
-        body = f"data: {data}\n\n".encode("utf-8", "replace")
-        await send({"type": "http.response.body", "body": body, "more_body": not is_last})
+    async def _send(self, send: Send, data: bytes, *, is_last: bool = False) -> None:
+        await send({"type": "http.response.body", "body": b"data: " + data + b"\n\n", "more_body": not is_last})
 
 
 async def _answer(request: Request, serve: Callable[[bytes, asyncio.Event], Awaitable[Json | Stream]]) -> Response:
@@ -138,7 +148,7 @@ async def _answer(request: Request, serve: Callable[[bytes, asyncio.Event], Awai
     if isinstance(answer, Stream):
         return EventStream(answer, watch)
     watch.cancel()
-    return JSONResponse(answer)
+    return JsonAnswer(answer)
 
 
 async def _read_body(request: Request) -> bytes:
@@ -163,7 +173,7 @@ async def _watch(request: Request, gone: asyncio.Event) -> None:
 
 
 def _error_response(error: ApiError) -> Response:
-    return JSONResponse(error.body(), status_code=error.status)
+    return JsonAnswer(error.body(), status_code=error.status)
 
 
 async def _on_api_error(_: Request, error: Exception) -> Response:
