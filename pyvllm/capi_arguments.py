@@ -1,14 +1,19 @@
-"""Decodes the arguments of C into values; an error names the field. No engine here."""
+"""Decodes the arguments of C into values; an error names the field. No engine here.
+
+Only what judges an offload document is imported with this module, not even `dataclasses`: its refusal costs
+milliseconds.
+"""
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pyvllm.config.engine import EngineConfig
-from pyvllm.config.offload import OffloadConfig
-from pyvllm.config.options import engine_options
+from pyvllm.config.offload_rules import judge_text
 from pyvllm.errors import InvalidArgument
-from pyvllm.sampling_params import SamplingParams, StructuredOutputsParams
+
+if TYPE_CHECKING:
+    from pyvllm.config.engine import EngineConfig
+    from pyvllm.sampling_params import SamplingParams, StructuredOutputsParams
 
 _DEVICES = {0: "auto", 1: "cpu", 2: "cuda"}
 _OFF = 2
@@ -49,9 +54,15 @@ class Arguments:
         """Return the number that a handle is."""
         return int(self._ffi.cast("uintptr_t", pointer))
 
-    def engine_config(self, params: Any, options_json: Any, needs_model: bool) -> EngineConfig:
+    def engine_config(self, params: Any, options_json: Any, needs_model: bool) -> "EngineConfig":
         """Decode `vllm_model_params` and the options; offload_config is judged first, the path is not looked at."""
-        offload = OffloadConfig.from_json(self.text(params.offload_config, "offload_config"))
+        document = self.text(params.offload_config, "offload_config")
+        judge_text(document)
+        from pyvllm.config.engine import EngineConfig
+        from pyvllm.config.offload import OffloadConfig
+        from pyvllm.config.options import engine_options
+
+        offload = OffloadConfig.from_json(document)
         options = engine_options(self.text(options_json, "options_json"))
         self._refuse_unsupported_model_fields(params)
         model = self.text(params.model_path, "model_path")
@@ -80,8 +91,10 @@ class Arguments:
             ChatOptions(**given)
         return given
 
-    def sampling_params(self, params: Any) -> SamplingParams:
+    def sampling_params(self, params: Any) -> "SamplingParams":
         """Decode `vllm_sampling_params`."""
+        from pyvllm.sampling_params import SamplingParams
+
         for name in ("has_seed", "ignore_eos", "structured_json_object"):
             _require_flag(params, name)
         is_used = params.has_seed == 1 or params.seed == 0
@@ -140,8 +153,10 @@ class Arguments:
         rule = " or ".join(("NULL", *map(json.dumps, allowed)))
         _require(text is None or text.strip() in allowed, name, text, f"{rule}; others are not supported yet")
 
-    def _structured(self, params: Any) -> StructuredOutputsParams | None:
+    def _structured(self, params: Any) -> "StructuredOutputsParams | None":
         """Decode the structured-output fields, of which at most one may be set."""
+        from pyvllm.sampling_params import StructuredOutputsParams
+
         given: dict[str, Any] = {}
         for name in ("json", "regex", "grammar"):
             text = self.text(getattr(params, f"structured_{name}"), f"structured_{name}")
