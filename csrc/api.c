@@ -111,6 +111,12 @@ static vllm_status refuse(const char* function, const char* problem)
     return VLLM_ERR_INVALID_ARGUMENT;
 }
 
+static vllm_status refuse_number(const char* function, const char* name, int32_t found, const char* rule)
+{
+    vllm__set_errorf("%s: %s must be %s; got %d", function, name, rule, (int)found);
+    return VLLM_ERR_INVALID_ARGUMENT;
+}
+
 #define REFUSE_IF(condition, problem) \
     do { \
         if (condition) \
@@ -222,9 +228,11 @@ VLLM_API vllm_status vllm_complete_tokens(vllm_engine* engine, const int32_t* pr
         *n_out_tokens = 0;
     REFUSE_IF(!engine, "engine is NULL");
     REFUSE_IF(!prompt_tokens, "prompt_tokens is NULL");
-    REFUSE_IF(n_prompt_tokens <= 0, "n_prompt_tokens must be at least 1");
+    if (n_prompt_tokens <= 0)
+        return refuse_number(__func__, "n_prompt_tokens", n_prompt_tokens, "at least 1");
     REFUSE_IF(!params, "params is NULL; fill a vllm_sampling_params with vllm_sampling_params_default()");
-    REFUSE_IF(max_out_tokens < 0, "max_out_tokens must not be negative");
+    if (max_out_tokens < 0)
+        return refuse_number(__func__, "max_out_tokens", max_out_tokens, "0 or more");
     REFUSE_IF(!out_tokens && max_out_tokens > 0, "out_tokens is NULL but max_out_tokens is above 0");
     REFUSE_IF(!n_out_tokens, "n_out_tokens is NULL; it receives how many tokens were written");
     START_PYTHON();
@@ -333,7 +341,8 @@ VLLM_API vllm_status vllm_embed(vllm_engine* engine, const char* const* texts, i
         memset(out, 0, sizeof *out);
     REFUSE_IF(!engine, "engine is NULL");
     REFUSE_IF(!texts, "texts is NULL");
-    REFUSE_IF(n_texts <= 0, "n_texts must be at least 1");
+    if (n_texts <= 0)
+        return refuse_number(__func__, "n_texts", n_texts, "at least 1");
     REFUSE_IF(!out, "out is NULL; it receives the embeddings");
     START_PYTHON();
     vllm_status status = vllm__py_embed(engine, texts, n_texts, out);

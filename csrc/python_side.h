@@ -42,4 +42,7 @@ const char* vllm__finish_reason(const char* name);
 /* Hand a line to the host's callback, or to stderr. */
 void vllm__log(int32_t level, const char* text);
 
+/* Whether those lines go to stderr now, so that a progress line may be drawn there. */
+bool vllm__logs_to_stderr(void);
+
 #endif

@@ -81,6 +81,14 @@ VLLM_API void vllm_log_set(vllm_log_callback callback, void* user_data)
     unlock_log();
 }
 
+bool vllm__logs_to_stderr(void)
+{
+    lock_log();
+    bool is_stderr = !log_sink.callback;
+    unlock_log();
+    return is_stderr;
+}
+
 void vllm__log(int32_t level, const char* text)
 {
     lock_log();

@@ -53,7 +53,8 @@
  *            logits processors, which say where they run. They must not throw or longjmp. They may call the library,
  *            except that they cannot free the engine they are running for.
  * Process.   The library writes nothing to stdout, installs no signal handler (but see vllm_server_main), never calls
- *            exit or abort, and lets no exception out. Its lines go to stderr or to vllm_log_set's callback. When the process ends, calls that
+ *            exit or abort, and lets no exception out. Its lines go to stderr, where a terminal also shows a load's
+ *            progress, or to vllm_log_set's callback. When the process ends, calls that
  *            still run in other threads stop and do not return; no atexit handler or destructor may wait for them.
  * Python.    The core is the Python package pyvllm, in an isolated interpreter that the first call which needs it
  *            starts (about 10 ms) and that lives until the process ends: dlclose frees nothing. PYTHONPATH, PYTHONHOME

@@ -49,7 +49,7 @@ def bind(ffi: Any, lib: Any) -> None:
     ):
         name = f"vllm__py_{function.__name__}"
         ffi.def_extern(name=name, error=int(Status.UNKNOWN), onerror=calls.status_of)(function)
-    logger.set_sink(calls.log)
+    logger.set_sink(calls.log, lib.vllm__logs_to_stderr)
 
 
 class _Calls:

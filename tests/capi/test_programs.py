@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from tests.capi.toolchain import CLEAN_ENVIRONMENT, LIBRARY, PROGRAMS, compile_program, run, succeed
+from tests.capi.toolchain import CLEAN_ENVIRONMENT, LIBRARY, PROGRAMS, ROOT, compile_program, run, succeed
+from tests.terminal import on_terminal
 from tests.tiny_models import write_tiny
 
 PYTHON_NAME = f"python{sys.version_info.major}.{sys.version_info.minor}"
@@ -186,3 +187,19 @@ def test_lines_go_to_the_callback_or_to_stderr(program):
     done = run(program("log"))
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr.count("\n") == done.stderr.count("[vllm.cpp] offload_config: Both UVA and prefetch") == 1
+
+
+QUIET = """
+import sys
+from pyvllm import clib
+library = clib.Library()
+library.set_log(lambda level, text: None)
+clib.Engine(sys.argv[1], library=library, device=1).close()
+"""
+
+
+def test_a_load_shows_its_bar_on_a_terminal_and_not_where_the_host_takes_the_lines(program, tiny):
+    code, shown = on_terminal([program("bad_input"), tiny], env=CLEAN_ENVIRONMENT)
+    assert code == 0
+    assert "[" + "#" * 24 + "] loading " in shown and "(100 %)" in shown
+    assert on_terminal([sys.executable, "-c", QUIET, tiny], cwd=ROOT) == (0, "")

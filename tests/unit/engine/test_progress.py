@@ -1,6 +1,5 @@
 """What a load shows: a bar on a terminal, a log line every ten seconds elsewhere, and nothing of it in the way."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +8,7 @@ import pytest
 
 from pyvllm import logger
 from pyvllm.engine.progress import LOG_S, ProgressLine, bar
+from tests.terminal import on_terminal
 from tests.tiny_models import write_tiny
 
 ROOT = Path(__file__).parents[3]
@@ -77,33 +77,19 @@ def model(tmp_path_factory):
     return write_tiny("LlamaForCausalLM", tmp_path_factory.mktemp("m"))
 
 
-def on_terminal(*words):
-    """What a process shows on a terminal that is its stderr."""
-    ours, theirs = os.openpty()
-    with subprocess.Popen([sys.executable, "-c", LOAD, *words], stderr=theirs, stdout=theirs, cwd=ROOT) as process:
-        os.close(theirs)
-        shown = b""
-        while True:
-            try:
-                part = os.read(ours, 4096)
-            except OSError:  # Linux's end of file of a terminal that nobody holds open any more
-                break
-            shown += part
-            if not part:
-                break
-    os.close(ours)
-    return process.returncode, shown.decode()
+def load_on_terminal(*words):
+    return on_terminal([sys.executable, "-c", LOAD, *words], cwd=ROOT)
 
 
 def test_a_terminal_shows_a_bar_that_ends_full_on_a_line_of_its_own(model):
-    code, shown = on_terminal(str(model), str(10**9))
+    code, shown = load_on_terminal(str(model), str(10**9))
     assert code == 0
     last = [part for part in shown.split("\r\x1b[K") if part.startswith("[")][-1]
     assert last.startswith("[" + "#" * 24 + "] loading ") and "(100 %)" in last.splitlines()[0]
 
 
 def test_a_load_that_is_cancelled_on_a_terminal_ends_its_line_and_says_so(model):
-    code, shown = on_terminal(str(model), "100000")
+    code, shown = load_on_terminal(str(model), "100000")
     assert code == 1
     assert "Cancelled: the load was cancelled after" in shown.splitlines()[-1]
 
