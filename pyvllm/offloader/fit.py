@@ -135,7 +135,10 @@ def _is_hopeless(capacity: Capacity) -> bool:
 
 def _candidates(need: _Need, capacity: Capacity, is_moe: bool) -> list[_Candidate]:
     found: list[_Candidate] = []
-    if not capacity.uva_refusal:
+    access = capacity.host_access
+    # What has to leave is the least that would have to be pinned.
+    is_pinnable = access is None or access.why_not_in_place(need.excess) is None
+    if not capacity.uva_refusal and is_pinnable:
         for params in (EXPERTS,) if is_moe else ((), *_embedding(need.specs)):
             found += _uva(need, params, has_staging=capacity.host_access is not None)
     if is_moe:

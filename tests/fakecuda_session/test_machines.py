@@ -153,6 +153,12 @@ def test_any_other_error_is_an_error_and_no_fall_back(machine, models, error):
         device_of(models, "auto")
 
 
+def test_R29_device_fit_chooses_prefetch_where_uva_could_not_be_pinned(planned):
+    fit = {"vllm_cpp": {"device_fit": {"weight_budget_bytes": 400_000, "auto": True}}}
+    assert planned(fit)["resolved_backend"] == "uva"
+    assert planned(fit, MACHINES["R29-memlock"][0])["resolved_backend"] == "prefetch"
+
+
 def test_device_fit_chooses_what_fits_with_its_staging_buffers(machine, device, models):
     fit = {"vllm_cpp": {"device_fit": {"weight_budget_bytes": 400_000, "auto": True}}}
     model = models("LlamaForCausalLM")
