@@ -149,23 +149,29 @@ def test_R51_a_model_larger_than_its_device_loads_only_with_enough_offload(tmp_p
         assert engine.generate(PROMPTS[0], GREEDY).token_ids
 
 
-def test_a_host_without_the_room_is_refused_with_the_limit_that_spoke(tmp_path):
+@pytest.mark.parametrize(
+    ("document", "who"),
+    [("", "on the device"), ('{"vllm_cpp": {"device_fit": {"weight_budget_bytes": 1000000000}}}', "the host has not")],
+)
+def test_a_host_without_the_room_is_refused_with_the_limit_that_spoke(tmp_path, document, who):
     model = write_tiny("LlamaForCausalLM", tmp_path / "m")
     code = f"""
         import resource
         from pyvllm.config.engine import EngineConfig
+        from pyvllm.config.offload import OffloadConfig
         from pyvllm.engine.preview import prepare
         from pyvllm.errors import DoesNotFit
         used = next(int(l.split()[1]) for l in open("/proc/self/status") if l.startswith("VmSize")) * 1024
         resource.setrlimit(resource.RLIMIT_AS, (used + 2**20, resource.RLIM_INFINITY))
         try:
-            prepare(EngineConfig(model={str(model)!r}, device="cpu"))
+            offload = OffloadConfig.from_json({document!r})
+            prepare(EngineConfig(model={str(model)!r}, device="cpu", offload=offload))
         except DoesNotFit as error:
             print(error)
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True)
     assert "RLIMIT_AS" in done.stdout
-    assert "needs" in done.stdout
+    assert "needs" in done.stdout and who in done.stdout
 
 
 def test_a_cancelled_load_says_so_and_gives_everything_back(tmp_path):
