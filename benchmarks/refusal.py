@@ -5,7 +5,6 @@ Needs pyvllm installed for the interpreter that runs this, and a C compiler. Exi
 
 import argparse
 import os
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -13,6 +12,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from machine import interleaved, machine
+
+import pyvllm
+from pyvllm.entrypoints.build_flags import flags
 
 PROGRAM = r"""
 #include <stdio.h>
@@ -37,11 +39,9 @@ def compile_program(folder: Path) -> Path:
     """Build the C program against the installed library."""
     source, program = folder / "refusal.c", folder / "refusal"
     source.write_text(PROGRAM)
-    call = "import sys; from pyvllm.entrypoints.build_flags import main; sys.exit(main(sys.argv[1:]))"
-    config = [sys.executable, "-c", call, "--cflags", "--libs"]
-    flags = subprocess.run(config, capture_output=True, text=True, check=True).stdout
+    known = flags(Path(pyvllm.__file__).resolve().parent)
     compiler = os.environ.get("CC", "cc")
-    subprocess.run([compiler, "-O2", "-o", str(program), str(source), *shlex.split(flags)], check=True)
+    subprocess.run([compiler, "-O2", "-o", str(program), str(source), *known["--cflags"], *known["--libs"]], check=True)
     return program
 
 
