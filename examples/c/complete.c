@@ -252,7 +252,7 @@ static bool read_option(settings* chosen, const char* name, const char* value)
 
 int main(int argc, char** argv)
 {
-    settings chosen = {NULL, NULL, "The capital of France is", "auto", 32, false};
+    settings chosen = {NULL, NULL, "Gravity is", "auto", 40, false};
     int next = 2;
     if (argc > 1)
         chosen.model_path = argv[1];
