@@ -215,12 +215,12 @@ typedef struct vllm_model_params {
     const char* scheduling_policy;
     /* Transfer of the key-value cache. NULL or "". Others: not supported. Judged apart from offload_config. */
     const char* kv_transfer_config;
-    /* Weight offload: one JSON object with the fields of vLLM's OffloadConfig, and "vllm_cpp" for a limit on the device:
+    /* Weight offload: one JSON object with the fields of vLLM's OffloadConfig, and "vllm_cpp" for this library's own:
      *   {"offload_backend": "auto" | "uva" | "prefetch",
      *    "uva":      {"cpu_offload_gb": GiB, "cpu_offload_params": ["name segment", ...]},
      *    "prefetch": {"offload_group_size": n, "offload_num_in_group": n, "offload_prefetch_step": n,
      *                 "offload_params": ["name segment", ...]},
-     *    "vllm_cpp": {"device_fit": {"weight_budget_bytes": n}}}
+     *    "vllm_cpp": {"device_fit": {"weight_budget_bytes": n, "auto": true}}}     auto: choose the offload that fits
      * NULL, "" or blank: no offload. It is judged before any other field, and before the path is looked at. */
     const char* offload_config;
     /* Jump-ahead decoding, a vllm_switch. Default and off. On: not supported yet. */

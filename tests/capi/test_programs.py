@@ -59,9 +59,12 @@ def _broken(tmp_path, change):
     return directory
 
 
-def _unknown_architecture(directory):
-    path = directory / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "architectures": ["NoSuchForCausalLM"]}))
+def _set_config(**fields):
+    def change(directory):
+        path = directory / "config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+    return change
 
 
 def _gguf(content):
@@ -86,10 +89,12 @@ def _change_index(directory, change):
 
 BROKEN = {
     "no config.json": (2, "config.json", lambda directory: (directory / "config.json").unlink()),
-    "unknown architecture": (2, "NoSuchForCausalLM", _unknown_architecture),
+    "unknown architecture": (2, "NoSuchForCausalLM", _set_config(architectures=["NoSuchForCausalLM"])),
     "truncated shard": (2, "model-00002-of-00002.safetensors", _truncate),
     "missing shard": (2, "model-00001", lambda directory: (directory / "model-00001-of-00002.safetensors").unlink()),
-    "missing tensor": (2, "norm.weight", lambda d: _change_index(d, lambda names: names.pop("model.norm.weight"))),
+    "missing tensors": (2, "tensors are missing: model.layers.1.", _set_config(num_hidden_layers=2)),
+    "quantised": (2, "'quantization_config' is not supported", _set_config(quantization_config={"bits": 4})),
+    "not in the index": (2, "norm.weight", lambda d: _change_index(d, lambda names: names.pop("model.norm.weight"))),
     # R120: one key of length 0 whose value is missing, and no tensor
     "37 bytes of GGUF": (2, "tensors", _gguf(b"GGUF" + struct.pack("<IQQQIB", 3, 0, 1, 0, 4, 0))),
     "path outside": (2, "../x", lambda d: _change_index(d, lambda n: n.update({"model.norm.weight": "../x"}))),
