@@ -7,7 +7,7 @@ from pyvllm.errors import InvalidArgument
 
 DEVICES = ("auto", "cpu", "cuda")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
-GGUF_WEIGHTS = ("auto", "expanded")
+GGUF_WEIGHTS = ("auto", "expanded", "stored")
 SCHEDULING_POLICIES = ("fcfs", "priority", "lpm")
 
 
@@ -47,17 +47,13 @@ class EngineConfig:
     threads: int | None = None
     """Compute and reader threads; None is the number of usable cores."""
     gguf_weights: str = "auto"
-    """`auto` or `expanded`: GGUF weights are expanded to `dtype` at load."""
+    """Quantised GGUF weights: `stored` keeps their blocks and is refused where that cannot be, `expanded` makes numbers
+    of `dtype` of them at load, `auto` is `stored` where it can be. The answers are the same, bit for bit."""
     offload: OffloadConfig = field(default_factory=OffloadConfig)
 
     def __post_init__(self) -> None:
         _one_of("device", self.device, DEVICES)
         _one_of("dtype", self.dtype, DTYPES)
-        if self.gguf_weights == "stored":
-            raise InvalidArgument(
-                "gguf_weights 'stored' is not supported yet: weights are expanded to dtype at load; use 'auto' or "
-                "'expanded'"
-            )
         _one_of("gguf_weights", self.gguf_weights, GGUF_WEIGHTS)
         if self.max_model_len is not None:
             _integer("max_model_len", self.max_model_len, 1)

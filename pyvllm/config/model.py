@@ -27,6 +27,10 @@ class Source:
     """The shape that the tensor must have."""
     first_row: int = 0
     """First row of the weight that the tensor fills; it fills as many rows as it has."""
+    stored_type: str = ""
+    """Of a weight that is kept as it is stored: the block type of the tensor. Empty: expanded to the weight's dtype."""
+    stored_bytes: int = 0
+    """Of a weight that is kept as it is stored: bytes of the tensor."""
 
     @property
     def num_rows(self) -> int:
@@ -42,7 +46,8 @@ class WeightSpec:
     """Dotted name that vLLM gives the parameter, with fused parts."""
     shape: tuple[int, ...]
     dtype: str
-    """torch's name of the element type, a key of `DTYPE_BYTES`."""
+    """torch's name of the element type, a key of `DTYPE_BYTES`; of a weight that is kept as it is stored, its block
+    type, or that of every source where they differ, joined by `+`."""
     layer: int | None
     """Index of the decoder layer, or None for what is outside the layers."""
     sources: tuple[Source, ...]
@@ -58,7 +63,14 @@ class WeightSpec:
     @property
     def nbytes(self) -> int:
         """Bytes of the weight, nothing rounded."""
+        if self.is_stored:
+            return sum(source.stored_bytes for source in self.sources)
         return prod(self.shape) * DTYPE_BYTES[self.dtype]
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the weight is kept in the quantised blocks of its sources."""
+        return bool(self.sources) and bool(self.sources[0].stored_type)
 
     @property
     def name_in_layer(self) -> str:

@@ -69,8 +69,8 @@ def load_model(prepared: Prepared, progress: Progress | None, make_memory: MakeM
         raise
     try:
         torch.set_num_threads(_num_threads(config))
-        if prepared.device_note:
-            logger.info(prepared.device_note)
+        for text in prepared.notes:
+            logger.info(text)
         if prepared.plan.fit_reason is not None:
             same = prepared.plan.offload.to_short_json()
             logger.info(f"device_fit: {prepared.plan.fit_reason}; the same plan: offload_config {same}")

@@ -3,19 +3,22 @@
 Torch is never imported here, and no weight file is opened before the guard has spoken.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pyvllm import logger
 from pyvllm.config.engine import EngineConfig
-from pyvllm.config.model import DTYPE_BYTES, ModelConfig, model_config
+from pyvllm.config.model import DTYPE_BYTES, ModelConfig, WeightSpec, model_config
 from pyvllm.config.offload import OffloadConfig
 from pyvllm.errors import DoesNotFit, InvalidArgument, ModelLoadError
+from pyvllm.layers.kernel_library import open_library
 from pyvllm.memory.base import Room
 from pyvllm.memory.cpu import host_room
 from pyvllm.memory.cuda import device_facts, probe
 from pyvllm.memory.pinning import DeviceAttributes, Environment, HostAccess, read_environment
 from pyvllm.model_loader.checkpoint import Checkpoint, ModelSource, open_model
 from pyvllm.model_loader.coverage import check_tensors
+from pyvllm.model_loader.stored import expansion, keep_stored
 from pyvllm.models.registry import ModelEntry, lookup
 from pyvllm.offloader.fit import plan_fit
 from pyvllm.offloader.guard import check_architecture, check_plan
@@ -52,8 +55,8 @@ class Prepared:
     max_model_len: int
     cache: CacheSizes
     plan: Plan
-    device_note: str
-    """Why `auto` became the CPU; empty otherwise."""
+    notes: tuple[str, ...]
+    """What a load says of what it chose: why `auto` became the CPU, what quantised weights grow to."""
 
 
 #: How an assumed device uses host memory: as a graphics card in a slot does, without limits on pinning.
@@ -105,6 +108,8 @@ def prepare(config: EngineConfig, assumed: AssumedRoom | None = None) -> Prepare
         dtype = _dtype(config, checkpoint)
         specs = entry.weight_specs(model, dtype)
         file_bytes, notes = check_tensors(source.name, specs, checkpoint.tensors, entry.known_extras)
+        if _keeps_stored(config, entry, checkpoint, device):
+            specs = keep_stored(specs, checkpoint.tensors)
         weight_bytes = sum(spec.nbytes for spec in specs)
         cache, demand = _demand(config, model, dtype, max_model_len, capacity, weight_bytes, file_bytes)
         supports = entry.supports_weight_offload
@@ -113,7 +118,8 @@ def prepare(config: EngineConfig, assumed: AssumedRoom | None = None) -> Prepare
     except BaseException:
         checkpoint.close()
         raise
-    return Prepared(config, source, entry, model, checkpoint, dtype, max_model_len, cache, plan, note)
+    said = tuple(filter(None, (note, _expansion_note(specs, checkpoint, dtype))))
+    return Prepared(config, source, entry, model, checkpoint, dtype, max_model_len, cache, plan, said)
 
 
 def plan_document(config: EngineConfig, assumed: AssumedRoom | None = None) -> dict[str, object]:
@@ -184,6 +190,34 @@ def _dtype(config: EngineConfig, checkpoint: Checkpoint) -> str:
             f"{', '.join(DTYPE_BYTES)}"
         )
     return stored
+
+
+def _keeps_stored(config: EngineConfig, entry: ModelEntry, checkpoint: Checkpoint, device: str) -> bool:
+    """Decide whether quantised weights stay as they are stored. Raises InvalidArgument if that is asked for in vain."""
+    if config.gguf_weights == "expanded":
+        return False
+    why_not = ""
+    if not checkpoint.is_quantised:
+        why_not = "no tensor of the checkpoint is quantised"
+    elif not entry.computes_stored:
+        why_not = f"the model of {entry.architecture} computes with numbers"
+    elif device != "cpu":
+        why_not = f"device {device} computes with numbers"
+    elif open_library() is None:
+        why_not = "the CPU kernels, which compute with them, are not built or do not serve this processor"
+    if why_not and config.gguf_weights == "stored":
+        raise InvalidArgument(f"gguf_weights 'stored' cannot be done: {why_not}; use 'auto' or 'expanded'")
+    return not why_not
+
+
+def _expansion_note(specs: Sequence[WeightSpec], checkpoint: Checkpoint, dtype: str) -> str:
+    stored, expanded = expansion(specs, checkpoint.tensors)
+    if not stored:
+        return ""
+    return (
+        f"quantised tensors of {stored} bytes are expanded to {expanded} bytes of {dtype}: "
+        f"{expanded / stored:.2f} times as many"
+    )
 
 
 def _cache_blocks(config: EngineConfig, bytes_per_token: int, max_model_len: int, spare_bytes: int) -> int:

@@ -8,7 +8,6 @@ from pyvllm.config.model import ModelConfig
 from pyvllm.layers.attention import AttentionContext, kernel_step_of
 from pyvllm.layers.decoder_weights import DecoderTraits
 from pyvllm.layers.kernel_decoder import KernelDecoder
-from pyvllm.layers.kernels import plain_rows
 from pyvllm.layers.layernorm import RMSNorm
 from pyvllm.layers.linear import Embedding, Linear
 from pyvllm.layers.mlp import MLP, SparseMoeBlock
@@ -115,8 +114,7 @@ class DecoderForCausalLM(nn.Module):
         tied = config.tie_word_embeddings
         self.lm_head: Embedding | Linear = self.model.embed_tokens if tied else Linear(weights, "lm_head")
         self.kernels = kernels_of(weights)
-        head = self.lm_head.weight
-        self._head = None if self.kernels is None else self.kernels.make_linear([plain_rows(head)], head.shape[1])
+        self._head = None if self.kernels is None else self.kernels.make_linear(*self.lm_head.rows())
 
     def forward(
         self, token_ids: torch.Tensor, positions: torch.Tensor, attention: AttentionContext, scope: LayerScope

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from pyvllm.layers.kernels import TYPES, Kernels, KernelStep, Rows, plain_rows
+from pyvllm.layers.kernels import TYPES, Kernels, KernelStep
 from pyvllm.layers.layernorm import RMSNorm
 from pyvllm.layers.linear import Linear
 from pyvllm.layers.mlp import MLP
@@ -26,7 +26,7 @@ class KernelDecoder:
         """Prepare the calls of every layer."""
         self._kernels = kernels
         self._dtype = model.norm.weight.dtype
-        self._table = kernels.make_linear(*_matrix(model.embed_tokens.weight))
+        self._table = kernels.make_linear(*model.embed_tokens.rows())
         self._norm = model.norm
         self._rotary = model.rotary
         self._layers = [(_attention(layer, kernels), _feed_forward(layer, kernels)) for layer in model.layers]
@@ -81,11 +81,7 @@ def _torch_half(module: nn.Module, norm: RMSNorm, kernels: Kernels) -> Half:
 
 
 def _set_linear(kernels: Kernels, linear: Any, module: Linear) -> None:
-    kernels.set_linear(linear, *_matrix(module.weight), module.bias)
-
-
-def _matrix(weight: torch.Tensor) -> tuple[list[Rows], int]:
-    return [plain_rows(weight)], weight.shape[1]
+    kernels.set_linear(linear, *module.rows(), module.bias)
 
 
 def _weight_of(kernels: Kernels, norm: RMSNorm | None) -> Any:

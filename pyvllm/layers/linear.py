@@ -4,7 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from pyvllm.layers.parameter import Weights, parameter, reader
+from pyvllm.layers.kernels import Rows
+from pyvllm.layers.parameter import Weights, matrix_rows, parameter, reader, stored_parts
 
 
 class Linear(nn.Module):
@@ -16,8 +17,13 @@ class Linear(nn.Module):
     def __init__(self, weights: Weights, prefix: str, *, bias: bool = False) -> None:
         super().__init__()
         self.weight = parameter(weights, f"{prefix}.weight")
+        self.stored = stored_parts(weights, f"{prefix}.weight")
         self.bias = parameter(weights, f"{prefix}.bias") if bias else None
         self.read = reader(weights)
+
+    def rows(self) -> tuple[list[Rows], int]:
+        """Describe the weight to the kernels."""
+        return matrix_rows(self.weight, self.stored)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Project the last axis of x: [T, ...]."""
@@ -31,7 +37,12 @@ class Embedding(nn.Module):
     def __init__(self, weights: Weights, prefix: str) -> None:
         super().__init__()
         self.weight = parameter(weights, f"{prefix}.weight")
+        self.stored = stored_parts(weights, f"{prefix}.weight")
         self.read = reader(weights)
+
+    def rows(self) -> tuple[list[Rows], int]:
+        """Describe the table to the kernels."""
+        return matrix_rows(self.weight, self.stored)
 
     def forward(self, token_ids: torch.Tensor) -> torch.Tensor:
         """Look up [T] token ids; [T, E]. Only their rows are read."""

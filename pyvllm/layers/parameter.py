@@ -1,12 +1,14 @@
 """How a layer gets its weights: it asks for them by name and allocates nothing itself."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import nn
 
-from pyvllm.layers.kernels import Kernels
+from pyvllm.layers.kernel_library import TYPE_NUMBERS
+from pyvllm.layers.kernels import Kernels, Rows, plain_rows
 
 
 class Weights(Protocol):
@@ -35,6 +37,33 @@ def reader(weights: Weights) -> Read:
     """Ask the weights of a load how they want to be read; those that do not care are read in place."""
     read: Read = getattr(weights, "read", in_place)
     return read
+
+
+@dataclass(frozen=True, slots=True)
+class StoredParts:
+    """How a weight that is kept as GGUF stores it is laid out: its tensor is bytes."""
+
+    columns: int
+    parts: tuple[tuple[str, int, int], ...]
+    """(block type, rows, bytes), one below the other."""
+
+
+def stored_parts(weights: Weights, name: str) -> StoredParts | None:
+    """Ask the weights of a load how the weight of that name is stored; None: it is numbers of its tensor's dtype."""
+    ask: Callable[[str], StoredParts | None] | None = getattr(weights, "stored_parts", None)
+    return None if ask is None else ask(name)
+
+
+def matrix_rows(weight: torch.Tensor, stored: StoredParts | None) -> tuple[list[Rows], int]:
+    """Describe a matrix to the kernels: its rows, and how many columns it has."""
+    if stored is None:
+        return [plain_rows(weight)], weight.shape[1]
+    pieces = torch.split(weight.view(-1), [nbytes for _, _, nbytes in stored.parts])
+    rows = [
+        Rows(piece, TYPE_NUMBERS[kind], count)
+        for piece, (kind, count, _) in zip(pieces, stored.parts, strict=True)
+    ]
+    return rows, stored.columns
 
 
 def kernels_of(weights: Weights) -> Kernels | None:

@@ -7,14 +7,14 @@ host memory for each reader, so that one piece is copied while others are read.
 import queue
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from pyvllm.config.model import WeightSpec
 from pyvllm.memory.base import Memory, Staging
 from pyvllm.model_loader.checkpoint import Checkpoint
-from pyvllm.model_loader.reader import block_elements, read_elements, read_tensor
+from pyvllm.model_loader.reader import block_elements, read_elements, read_stored, read_tensor
 from pyvllm.model_loader.tensor_info import TensorInfo
 
 #: Bytes of a weight that one reader brings at a time.
@@ -30,6 +30,8 @@ class _Piece:
     info: TensorInfo
     first: int
     out: torch.Tensor
+    is_stored: bool = False
+    """Whether the bytes are kept as they are; `first` counts bytes then."""
 
 
 class Filler:
@@ -46,8 +48,10 @@ class Filler:
 
     def fill(self, spec: WeightSpec, out: torch.Tensor, *, is_on_device: bool) -> None:
         """Fill a weight's tensor of its shape and dtype. Raises FormatError for a file that ends early."""
-        rows = out.view(-1, spec.shape[-1]) if len(spec.shape) > 1 else out
-        pieces = list(self._pieces(spec, rows))
+        if spec.is_stored:
+            pieces = list(self._stored_pieces(spec, out))
+        else:
+            pieces = list(self._pieces(spec, out.view(-1, spec.shape[-1]) if len(spec.shape) > 1 else out))
         work = self._bring
         if is_on_device and self._has_stagings(max((piece.out.nbytes for piece in pieces), default=0)):
             work = self._bring_through_staging
@@ -83,9 +87,19 @@ class Filler:
             for first in range(0, flat.numel(), step):
                 yield _Piece(info, first, flat[first : first + step])
 
+    def _stored_pieces(self, spec: WeightSpec, out: torch.Tensor) -> Iterator[_Piece]:
+        wholes = torch.split(out, [source.stored_bytes for source in spec.sources])
+        for source, whole in zip(spec.sources, wholes, strict=True):
+            info = self._checkpoint.tensors[source.tensor]
+            step = max(1, whole.nbytes) if info.rope_heads else PIECE_BYTES
+            for first in range(0, whole.nbytes, step):
+                yield _Piece(info, first, whole[first : first + step], is_stored=True)
+
     @torch.inference_mode()
     def _bring(self, piece: _Piece) -> None:
-        if piece.out.numel() == piece.info.numel:
+        if piece.is_stored:
+            read_stored(self._checkpoint, piece.info, piece.first, piece.out)
+        elif piece.out.numel() == piece.info.numel:
             read_tensor(self._checkpoint, piece.info, piece.out.view(piece.info.shape))
         else:
             read_elements(self._checkpoint, piece.info, piece.first, piece.out)
@@ -97,7 +111,7 @@ class Filler:
         staging = self._free.get()
         try:
             host = staging.tensor[: piece.out.nbytes].view(piece.out.dtype)
-            self._bring(_Piece(piece.info, piece.first, host))
+            self._bring(replace(piece, out=host))
             staging.send(piece.out.view(torch.uint8))
         finally:
             self._free.put(staging)

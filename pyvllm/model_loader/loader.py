@@ -8,7 +8,7 @@ import torch
 from pyvllm.config.model import WeightSpec
 from pyvllm.errors import Cancelled, LoaderDefect
 from pyvllm.layers.kernels import Kernels
-from pyvllm.layers.parameter import Read, in_place
+from pyvllm.layers.parameter import Read, StoredParts, in_place
 from pyvllm.memory.base import Memory
 from pyvllm.model_loader.checkpoint import Checkpoint
 from pyvllm.model_loader.filling import Filler
@@ -70,6 +70,7 @@ class Weights:
     def take(self, name: str) -> torch.Tensor:
         """Give the weight of that name, filled from the checkpoint, as a tensor of its planned shape and dtype.
 
+        One that is kept as it is stored comes as flat uint8, of which `stored_parts` tells the layout.
         A streamed weight comes as the buffer that holds it while its layer is open. A tied name gives the same tensor.
         Raises LoaderDefect for a name that is not in the plan, Cancelled when the progress callback says so.
         """
@@ -89,6 +90,17 @@ class Weights:
                 self._filler.close()
             self._report(spec.name)
         return self._taken[spec.name]
+
+    def stored_parts(self, name: str) -> StoredParts | None:
+        """Say how a weight that is kept as it is stored is laid out; None for one of numbers."""
+        spec = self._placement[name].spec
+        if not spec.is_stored:
+            return None
+        parts: list[tuple[str, int, int]] = []
+        for source in spec.sources:
+            kind, rows, nbytes = parts.pop() if parts and parts[-1][0] == source.stored_type else ("", 0, 0)
+            parts.append((source.stored_type or kind, rows + source.num_rows, nbytes + source.stored_bytes))
+        return StoredParts(spec.shape[-1], tuple(parts))
 
     def close(self) -> None:
         """End the threads of a load that failed, and let go of its memory."""
@@ -159,6 +171,8 @@ class Weights:
 
 
 def _shaped(flat: torch.Tensor, spec: WeightSpec) -> torch.Tensor:
+    if spec.is_stored:
+        return flat
     if not prod(spec.shape):
         return torch.empty(spec.shape, dtype=getattr(torch, spec.dtype), device=flat.device)
     return flat.view(getattr(torch, spec.dtype)).view(spec.shape)

@@ -55,6 +55,20 @@ def read_elements(checkpoint: Checkpoint, info: TensorInfo, first: int, flat: Te
         part.copy_(_values(checkpoint, info, first + start, part.numel()))
 
 
+def read_stored(checkpoint: Checkpoint, info: TensorInfo, first: int, out: Tensor) -> None:
+    """Fill `out` with the bytes of a quantised tensor from byte `first` on, as they are stored.
+
+    out: flat uint8 on the CPU. Rows in rotary order are put back into theirs; such a tensor is read whole.
+    """
+    if not info.rope_heads:
+        checkpoint.read_into(info, first, _memory(out))
+        return
+    rows = info.shape[0]
+    stored = torch.empty((rows, info.nbytes // rows), dtype=torch.uint8)
+    checkpoint.read_into(info, 0, _memory(stored))
+    out.view(rows, -1)[_rope_order(info)] = stored
+
+
 def block_elements(info: TensorInfo) -> int:
     """How many elements are stored together and can only be read together."""
     return QUANTISED_BLOCKS.get(info.stored_type, (1, 1))[0]
@@ -66,14 +80,18 @@ def _read_rope_rows(checkpoint: Checkpoint, info: TensorInfo, flat: Tensor) -> N
     Source: `permute` of convert_hf_to_gguf.py in llama.cpp, which is undone here.
     """
     rows, columns = info.shape[0], info.numel // info.shape[0]
-    # Position in the list: the row as stored. Value: the row it becomes.
-    order = torch.arange(rows).view(info.rope_heads, 2, -1).transpose(1, 2).flatten().to(flat.device)
+    order = _rope_order(info).to(flat.device)
     placed = flat.view(rows, columns)
     step = max(1, CHUNK_ELEMENTS // columns)
     for first in range(0, rows, step):
         destination = order[first : first + step]
         values = _values(checkpoint, info, first * columns, len(destination) * columns)
         placed[destination] = values.view(-1, columns).to(device=flat.device, dtype=flat.dtype)
+
+
+def _rope_order(info: TensorInfo) -> Tensor:
+    """Position in the list: the row as stored. Value: the row it becomes."""
+    return torch.arange(info.shape[0]).view(info.rope_heads, 2, -1).transpose(1, 2).flatten()
 
 
 def _values(checkpoint: Checkpoint, info: TensorInfo, start: int, count: int) -> Tensor:

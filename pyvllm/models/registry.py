@@ -29,6 +29,8 @@ class ModelEntry:
     """Whether the model takes every parameter through `weights.take`, so that an offloader can place it."""
     known_extras: tuple[str, ...] = ()
     """Shell patterns of checkpoint tensors that may be left unread without a warning."""
+    computes_stored: bool = False
+    """Whether the model computes with quantised blocks as they are stored, where the CPU kernels are to be had."""
 
     def weight_specs(self, config: ModelConfig, dtype: str) -> list[WeightSpec]:
         """List the architecture's weights in the order in which an offloader considers them.
@@ -72,6 +74,7 @@ def _ours(architecture: str, family: str) -> ModelEntry:
         weights=f"pyvllm.models.{family}.weights:weight_specs",
         model=f"pyvllm.models.{family}.model:{architecture}",
         supports_weight_offload=True,
+        computes_stored=True,
         # Rotary tables that old exports carry, and the second copy of a tied table that some do.
         known_extras=("*.rotary_emb.inv_freq", "lm_head.weight"),
     )

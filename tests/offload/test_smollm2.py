@@ -13,17 +13,20 @@ PREFETCH = {"offload_group_size": 3, "offload_num_in_group": 1, "offload_prefetc
 
 
 @pytest.mark.parametrize(
-    ("document", "place", "away"),
+    ("gguf_weights", "document", "place", "away"),
     [
-        ({}, "device", 538060032),
-        ({"uva": {"cpu_offload_gb": 0.1}}, "host", 109739520),
-        ({"prefetch": PREFETCH}, "streamed", 141603840),
+        ("expanded", {}, "device", 538060032),
+        ("expanded", {"uva": {"cpu_offload_gb": 0.1}}, "host", 109739520),
+        ("expanded", {"prefetch": PREFETCH}, "streamed", 141603840),
+        ("auto", {}, "device", 96576768),
+        ("auto", {"uva": {"cpu_offload_gb": 0.03}}, "host", 32689152),
+        ("auto", {"prefetch": PREFETCH}, "streamed", 22164480),
     ],
-    ids=["resident", "uva", "prefetch"],
+    ids=["resident", "uva", "prefetch", "stored", "stored-uva", "stored-prefetch"],
 )
-def test_smollm2_gives_the_recorded_greedy_tokens(smollm2_gguf, document, place, away):
+def test_smollm2_gives_the_recorded_greedy_tokens(smollm2_gguf, gguf_weights, document, place, away):
     greedy = SamplingParams(temperature=0, max_tokens=32, ignore_eos=True)
-    with loaded(smollm2_gguf, document, max_model_len=128) as engine:
+    with loaded(smollm2_gguf, document, max_model_len=128, gguf_weights=gguf_weights) as engine:
         assert engine.offload_report()["measured"][f"{place}_bytes"] == away
         for item in GOLDEN["items"]:
             answer = engine.generate(item["prompt"], greedy)

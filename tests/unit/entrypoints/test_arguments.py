@@ -62,7 +62,7 @@ BAD_FLAGS = [
     (["--dtype", "int8"], "dtype must be one of"),
     (["--max-model-len", "0"], "max_model_len"),
     (["--gpu-memory-utilization", "1.5"], "gpu_memory_utilization must be in (0, 1], got 1.5"),
-    (["--gguf-weights", "stored"], "gguf_weights 'stored' is not supported yet"),
+    (["--gguf-weights", "packed"], "gguf_weights must be one of auto, expanded, stored; got 'packed'"),
 ]
 
 

@@ -33,7 +33,7 @@ REFUSED = [
     ({"gpu_memory_utilization": 0}, "gpu_memory_utilization must be in (0, 1]"),
     ({"kv_cache_memory_bytes": -1}, "kv_cache_memory_bytes must be an integer"),
     ({"threads": 0}, "threads must be an integer"),
-    ({"gguf_weights": "stored"}, "gguf_weights 'stored' is not supported yet"),
+    ({"gguf_weights": "packed"}, "gguf_weights must be one of auto, expanded, stored; got 'packed'"),
 ]
 
 
