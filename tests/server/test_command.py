@@ -13,6 +13,7 @@ from pyvllm.config.offload import OffloadConfig
 from pyvllm.engine.preview import configuration_document
 from pyvllm.entrypoints.openai.server import make_parser
 from tests.server.commands import ROOT, SERVER, run
+from tests.tiny_models import write_tiny
 
 BAD_STARTS = [
     (["--offload-config", "{"], "offload_config is not valid JSON"),
@@ -122,6 +123,15 @@ def test_missing_server_extra_is_one_line_that_says_what_to_install(tmp_path):
     program = WITHOUT.format("['uvicorn']")
     done = run((sys.executable, "-c", program), "--model", str(tmp_path))
     assert_fatal(done, "uvicorn is not installed: pip install 'pyvllm[server]'")
+
+
+def test_refused_model_needs_neither_torch_nor_numpy(tmp_path):
+    command = (sys.executable, "-c", WITHOUT.format("['torch', 'numpy']"))
+    model = str(write_tiny("LlamaForCausalLM", tmp_path / "model"))
+    room = '{"vllm_cpp": {"device_fit": {"weight_budget_bytes": 1000}}}'
+    flags = ("--port", "0", "--device", "cpu")
+    assert_fatal(run(command, "--model", str(tmp_path / "no"), *flags), "No such file or directory; a model is")
+    assert_fatal(run(command, "--model", model, *flags, "--offload-config", room), "has 1000 by weight_budget_bytes")
 
 
 def test_check_config_needs_no_server_extra():

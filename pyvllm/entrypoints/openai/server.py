@@ -155,10 +155,11 @@ def _is_loopback(listener: socket.socket) -> bool:
 
 
 def _load(config: EngineConfig, chat: ChatOptions, names: Sequence[str]) -> "Service":
-    from pyvllm.entrypoints.openai.serving import Service
-
     engine = load_engine(config)
     try:
+        # Only here: it brings torch, which a model that is refused does not need.
+        from pyvllm.entrypoints.openai.serving import Service
+
         logger.info(f"server: {offload_line(engine.offload_report())}")
         return Service(engine, names, chat)
     except BaseException:
