@@ -167,7 +167,8 @@ def test_each_stop_string_is_read_and_named_by_its_place(tiny):
 OPTIONS = [
     (None, 0, ""), ("", 0, ""), ("{}", 0, ""), ('{"dtype": "float32", "threads": 2}', 0, ""),
     ('{"gguf_weights": "expanded"}', 0, ""), ("null", 1, "object"),
-    ('{"threads": 2.0}', 0, ""), ('{"gguf_weights": "stored"}', 1, "stored"), ('{"dtype": "int8"}', 1, "int8"),
+    ('{"threads": 2.0}', 0, ""), ('{"gguf_weights": "stored"}', 0, ""),
+    ('{"gguf_weights": "packed"}', 1, "packed"), ('{"dtype": "int8"}', 1, "int8"),
     ('{"dtype": 7}', 1, "dtype"), ('{"threads": 0}', 1, "threads"), ('{"threads": true}', 1, "threads"),
     ('{"threads": 1.5}', 1, "1.5"), ('{"threads": null}', 1, "threads"), ('{"Dtype": "auto"}', 1, "'Dtype'"),
     ('{"dtype": "auto", "dtype": "auto"}', 1, "twice"), ("[]", 1, "object"), ('"x"', 1, "object"), ("{", 1, "JSON"),
