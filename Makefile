@@ -1,5 +1,5 @@
 # make demo   see a model larger than its device run            make test   everything that CI runs
-# make model  fetch the demo's model (92 MiB)                   make bench  what a refusal and a load cost
+# make model  fetch the demo's model (89 MiB)                   make bench  what a refusal and a load cost
 # make lint   ruff, mypy, import-linter                         make clean  remove what these made
 #
 # PYTHON chooses the interpreter: 3.11, 3.12 or 3.13, with its development files (python3-dev).
