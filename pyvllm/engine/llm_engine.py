@@ -180,8 +180,7 @@ class LLMEngine:
         for a prompt that is empty, too long or out of the vocabulary, for a grammar that cannot be compiled, and for
         what the model does not do: an embedding model gives no text, every other no hidden state.
         """
-        if needs_hidden != self.is_embedding:
-            raise InvalidArgument(_EMBEDS if self.is_embedding else _GENERATES)
+        self.check_kind(needs_hidden)
         prompt_token_ids = self._prompt_token_ids(prompt)
         request = Request(next(self._ids), prompt_token_ids, params, priority, needs_hidden)
         output = OutputProcessor(self.tokenizer, params, self.tokenizer.eos_token_ids, prompt_token_ids)
@@ -193,6 +192,11 @@ class LLMEngine:
             self._inbox.append(item)
             self._news.notify()
         return item
+
+    def check_kind(self, needs_hidden: bool) -> None:
+        """Raise InvalidArgument, naming what to call instead, where the model does not do what is asked of it."""
+        if needs_hidden != self.is_embedding:
+            raise InvalidArgument(_EMBEDS if self.is_embedding else _GENERATES)
 
     def cancel(self, item: EngineRequest) -> None:
         """Ask for the end of a request; it is done, with finish reason `abort`, after the step that runs."""

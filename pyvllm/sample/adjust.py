@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import torch
 
+from pyvllm.errors import GenerationError
 from pyvllm.sample.structured import StructuredOutput
 from pyvllm.sampling_params import SamplingParams
 
@@ -43,12 +44,20 @@ class LogitsAdjuster:
         return self._structured is not None and self._structured.is_complete
 
     def adjust(self, logits: torch.Tensor, output_token_ids: list[int]) -> torch.Tensor:
-        """Give the changed logits [V], float32 on the CPU; the argument stays as it is."""
-        scores = logits.detach().to(device="cpu", dtype=torch.float32, copy=True)
+        """Give the changed logits [V] float32; the argument stays as it is. Raises GenerationError.
+
+        They stay on their device, unless the caller's own processors are to see them: those get CPU memory.
+        """
+        device = torch.device("cpu") if self._processors else logits.device
+        scores = logits.detach().to(device=device, dtype=torch.float32, copy=True)
         for process in self._processors:
-            process(output_token_ids, scores)
+            try:
+                process(output_token_ids, scores)
+            except Exception as error:  # a caller's code: what it raises ends its own request and no other
+                text = f"a logits processor raised {type(error).__name__}: {error}"
+                raise GenerationError(text) from error
         if len(output_token_ids) < self._params.min_tokens:
-            scores[self._eos[self._eos < scores.numel()]] = float("-inf")
+            scores[self._eos[self._eos < scores.numel()].to(device)] = float("-inf")
         if self._params.has_penalties:
             self._penalise(scores, output_token_ids)
         if self._structured is not None:
@@ -69,9 +78,10 @@ class LogitsAdjuster:
         """
         params = self._params
         output, counts = torch.unique(torch.tensor(output_token_ids, dtype=torch.int64), return_counts=True)
+        lowered = params.frequency_penalty * counts.to(torch.float32) + params.presence_penalty
         if params.repetition_penalty != 1:
-            seen = torch.unique(torch.cat((self._prompt, output)))
+            seen = torch.unique(torch.cat((self._prompt, output))).to(scores.device)
             values = scores[seen]
             penalty = params.repetition_penalty
             scores[seen] = torch.where(values > 0, values / penalty, values * penalty)
-        scores[output] -= params.frequency_penalty * counts.to(torch.float32) + params.presence_penalty
+        scores[output.to(scores.device)] -= lowered.to(scores.device)

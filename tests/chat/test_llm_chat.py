@@ -182,3 +182,15 @@ def test_a_logits_processor_cannot_wait_for_its_own_engine(llm):
 
     llm._engine.generate("a", SamplingParams(temperature=0, max_tokens=2, ignore_eos=True), logits_processors=[call])
     assert refused == ["vllm-engine"] * 2
+
+
+def test_a_logits_processor_that_raises_ends_its_own_request_and_no_other(llm):
+    def fail(token_ids, logits):
+        raise KeyError("mine")
+
+    good = llm._engine.submit("a", GREEDY)
+    bad = llm._engine.submit("a", GREEDY, logits_processors=[fail])
+    other = llm._engine.submit("a", GREEDY)
+    assert all(item.wait(60) for item in (good, bad, other))
+    assert "a logits processor raised KeyError: 'mine'" in str(bad.error)
+    assert good.output.text == other.output.text == llm.generate("a", GREEDY)[0].outputs[0].text

@@ -79,6 +79,7 @@ class ChatService:
     def prepare(self, request: ChatRequest) -> PreparedChat:
         """Render and tokenise. Raises ApiError."""
         try:
+            self._engine.check_kind(needs_hidden=False)
             prompt = self.render(request.messages, request.tools)
             # The template writes the special tokens that a prompt begins with.
             ids = self._engine.tokenizer.encode(prompt, add_special_tokens=False)
