@@ -35,13 +35,13 @@ class Sampler:
         logits: [V], any float dtype, any device; not changed. A token with logit -inf is never drawn.
         Raises GenerationError when a logit is NaN or +inf, or when all are -inf.
         """
-        scores = _checked(logits.detach().to(device="cpu", dtype=torch.float32))
+        scores = _checked(logits.detach().to(torch.float32))
         if self.is_greedy:
             return int(scores.argmax())
         probabilities = kept_logits(scores, self._params).softmax(dim=-1)
         # The exponential race: argmax of p / Exp(1) has the distribution p, without a cumulative sum and its rounding.
-        noise = torch.empty_like(probabilities).exponential_(generator=self._generator)
-        return int((probabilities / noise).argmax())
+        noise = torch.empty(probabilities.shape).exponential_(generator=self._generator)
+        return int((probabilities / noise.to(probabilities.device)).argmax())
 
 
 def kept_logits(logits: torch.Tensor, params: SamplingParams) -> torch.Tensor:

@@ -73,7 +73,7 @@ class StructuredOutput:
             raise GenerationError(f"the structured output cannot go on: {self._matcher.get_error()}")
         bits = self._bits.view(torch.uint8)[:, None].bitwise_and(_BIT).ne(0).view(-1)
         known = min(bits.numel(), scores.numel())
-        scores[:known].masked_fill_(~bits[:known], float("-inf"))
+        scores[:known].masked_fill_(~bits[:known].to(scores.device), float("-inf"))
         scores[known:] = float("-inf")
 
     def accept(self, token_id: int) -> None:
