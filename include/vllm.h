@@ -369,7 +369,9 @@ VLLM_API vllm_status vllm_engine_load(const vllm_model_params* params, vllm_engi
  *                 "dtype"         "auto" (the checkpoint's; bfloat16 for a quantised GGUF), "float32", "bfloat16",
  *                                 "float16"
  *                 "threads"       compute and reader threads, 1 to 1024; default: the cores that may be used
- *                 "gguf_weights"  "auto" or "expanded" (weights are expanded to dtype at load)
+ *                 "gguf_weights"  of a quantised GGUF: "stored" keeps its blocks, and is refused where that cannot be
+ *                                 (it can on the CPU); "expanded" makes numbers of dtype of them; "auto" is "stored"
+ *                                 where it can be. The answers are the same.
  * progress      called as bytes arrive, or NULL. It and user_data are used only during the call.
  */
 VLLM_API vllm_status vllm_engine_load_with_options(const vllm_model_params* params, const char* options_json,

@@ -137,7 +137,8 @@ def test_named_weights_exist(tmp_path):
 
 def test_report_of_the_page_is_the_real_one(smollm2_gguf):
     page = json.loads(blocks(OFFLOAD, "json")[1])
-    flags = ["--device", "cpu", "--max-model-len", "512", "--offload-config", json.dumps(page["config"])]
+    flags = ["--device", "cpu", "--max-model-len", "512", "--gguf-weights", "expanded"]
+    flags += ["--offload-config", json.dumps(page["config"])]
     plan = plan_document(engine_config(make_parser().parse(flags), str(smollm2_gguf)))
     assert plan["weights"].pop("considered") is None and page["weights"].pop("considered") == 182
     placed = {name: plan["planned"][name] for name in ("device_bytes", "host_bytes", "streamed_bytes", "buffer_bytes")}
