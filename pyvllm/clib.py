@@ -27,78 +27,44 @@ class ModelParams(ctypes.Structure):
     """`vllm_model_params`."""
 
     _fields_ = (
-        ("model_path", c_char_p),
-        ("tokenizer_config_path", c_char_p),
-        ("block_size", c_int32),
-        ("num_blocks", c_int32),
-        ("max_model_len", c_int32),
-        ("max_num_seqs", c_int32),
-        ("tool_parser", c_char_p),
-        ("reasoning_parser", c_char_p),
-        ("speculative_config", c_char_p),
-        ("enable_prefix_caching", c_int32),
-        ("max_num_batched_tokens", c_int32),
-        ("scheduling_policy", c_char_p),
-        ("kv_transfer_config", c_char_p),
-        ("offload_config", c_char_p),
-        ("enable_jump_forward", c_int32),
-        ("device", c_int32),
-        ("gpu_memory_utilization", c_double),
-        ("kv_cache_memory_bytes", c_int64),
-        ("language_model_only", c_int32),
+        ("model_path", c_char_p), ("tokenizer_config_path", c_char_p), ("block_size", c_int32),
+        ("num_blocks", c_int32), ("max_model_len", c_int32), ("max_num_seqs", c_int32), ("tool_parser", c_char_p),
+        ("reasoning_parser", c_char_p), ("speculative_config", c_char_p), ("enable_prefix_caching", c_int32),
+        ("max_num_batched_tokens", c_int32), ("scheduling_policy", c_char_p), ("kv_transfer_config", c_char_p),
+        ("offload_config", c_char_p), ("enable_jump_forward", c_int32), ("device", c_int32),
+        ("gpu_memory_utilization", c_double), ("kv_cache_memory_bytes", c_int64), ("language_model_only", c_int32),
         ("limit_mm_per_prompt", c_char_p),
-    )
+    )  # fmt: skip
 
 
 class SamplingParams(ctypes.Structure):
     """`vllm_sampling_params`."""
 
     _fields_ = (
-        ("temperature", c_float),
-        ("top_p", c_float),
-        ("top_k", c_int32),
-        ("min_p", c_float),
-        ("max_tokens", c_int32),
-        ("seed", c_uint64),
-        ("has_seed", c_int32),
-        ("presence_penalty", c_float),
-        ("frequency_penalty", c_float),
-        ("repetition_penalty", c_float),
-        ("min_tokens", c_int32),
-        ("ignore_eos", c_int32),
-        ("stop", POINTER(c_char_p)),
-        ("n_stop", c_int32),
-        ("structured_json", c_char_p),
-        ("structured_regex", c_char_p),
-        ("structured_choice", POINTER(c_char_p)),
-        ("n_structured_choice", c_int32),
-        ("structured_grammar", c_char_p),
-        ("structured_json_object", c_int32),
-        ("logits_processor", LogitsProcessor),
-        ("logits_processor_user_data", c_void_p),
-    )
+        ("temperature", c_float), ("top_p", c_float), ("top_k", c_int32), ("min_p", c_float),
+        ("max_tokens", c_int32), ("seed", c_uint64), ("has_seed", c_int32), ("presence_penalty", c_float),
+        ("frequency_penalty", c_float), ("repetition_penalty", c_float), ("min_tokens", c_int32),
+        ("ignore_eos", c_int32), ("stop", POINTER(c_char_p)), ("n_stop", c_int32), ("structured_json", c_char_p),
+        ("structured_regex", c_char_p), ("structured_choice", POINTER(c_char_p)), ("n_structured_choice", c_int32),
+        ("structured_grammar", c_char_p), ("structured_json_object", c_int32),
+        ("logits_processor", LogitsProcessor), ("logits_processor_user_data", c_void_p),
+    )  # fmt: skip
 
 
 class Completion(ctypes.Structure):
     """`vllm_completion`. `text` is the library's memory: an address, read with `ctypes.string_at`."""
 
     _fields_ = (
-        ("text", c_void_p),
-        ("finish_reason", c_char_p),
-        ("prompt_tokens", c_int32),
-        ("completion_tokens", c_int32),
-    )
+        ("text", c_void_p), ("finish_reason", c_char_p), ("prompt_tokens", c_int32), ("completion_tokens", c_int32),
+    )  # fmt: skip
 
 
 class EmbeddingResult(ctypes.Structure):
     """`vllm_embedding_result`."""
 
     _fields_ = (
-        ("values", POINTER(c_float)),
-        ("n_embeddings", c_int32),
-        ("dim", c_int32),
-        ("prompt_tokens", c_int32),
-    )
+        ("values", POINTER(c_float)), ("n_embeddings", c_int32), ("dim", c_int32), ("prompt_tokens", c_int32),
+    )  # fmt: skip
 
 
 _MODEL, _SAMPLING, _COMPLETION = POINTER(ModelParams), POINTER(SamplingParams), POINTER(Completion)
