@@ -192,7 +192,7 @@ typedef struct vllm_model_params {
     const char* tokenizer_config_path;
     /* Tokens in one block of the key-value cache, a multiple of 16. 0 or less: 32. */
     int32_t block_size;
-    /* Blocks of the key-value cache. 0 or less: sized by kv_cache_memory_bytes. */
+    /* Blocks of the key-value cache. 0 or less: sized by kv_cache_memory_bytes; both at once are refused. */
     int32_t num_blocks;
     /* Tokens of prompt and answer together. 0 or less: the model's own limit; more than that is refused. */
     int32_t max_model_len;
@@ -229,7 +229,7 @@ typedef struct vllm_model_params {
     int32_t device;
     /* Fraction of the device's free bytes that may be used, in (0, 1]. Default 0.92, and 0 means that too. */
     double gpu_memory_utilization;
-    /* Bytes of the key-value cache. 0: sized by the device. Negative is refused. */
+    /* Bytes of the key-value cache. 0: sized by the device. Negative, or beside num_blocks, is refused. */
     int64_t kv_cache_memory_bytes;
     /* 0 or 1: leave out all but the language model. There is nothing else to load, so both say the same. */
     int32_t language_model_only;

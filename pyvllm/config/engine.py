@@ -65,6 +65,11 @@ class EngineConfig:
             raise InvalidArgument(f"block_size must be a multiple of 16, got {self.block_size}")
         if self.num_blocks is not None:
             _integer("num_blocks", self.num_blocks, 1, 2**31)
+            if self.kv_cache_memory_bytes:
+                raise InvalidArgument(
+                    f"num_blocks ({self.num_blocks}) and kv_cache_memory_bytes ({self.kv_cache_memory_bytes}) both "
+                    "size the key-value cache; give one"
+                )
         _integer("max_num_seqs", self.max_num_seqs, 1, 2**16)
         if self.max_num_batched_tokens is not None:
             _integer("max_num_batched_tokens", self.max_num_batched_tokens, 1, 2**31)
