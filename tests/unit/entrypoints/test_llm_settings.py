@@ -32,7 +32,7 @@ REFUSED = [
     ({"max_model_len": 0}, "max_model_len must be an integer"),
     ({"gpu_memory_utilization": 0}, "gpu_memory_utilization must be in (0, 1]"),
     ({"kv_cache_memory_bytes": -1}, "kv_cache_memory_bytes must be an integer"),
-    ({"kv_cache_memory_bytes": 4096, "num_gpu_blocks_override": 7}, "num_blocks (7) and kv_cache_memory_bytes (4096) both"),
+    ({"kv_cache_memory_bytes": 4096, "num_gpu_blocks_override": 7}, "(7) and kv_cache_memory_bytes (4096) both"),
     ({"threads": 0}, "threads must be an integer"),
     ({"gguf_weights": "packed"}, "gguf_weights must be one of auto, expanded, stored; got 'packed'"),
 ]
