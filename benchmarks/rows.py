@@ -13,14 +13,8 @@ from pathlib import Path
 from peers.measuring import Task
 
 HERE = Path(__file__).parent
-#: The module that must be there for a peer to run.
-MODULES = {
-    "pyvllm": "pyvllm",
-    "transformers": "transformers",
-    "accelerate": "accelerate",
-    "llama_cpp": "llama_cpp",
-    "vllm": "vllm",
-}
+#: The files of `peers/`, each named like the module that it imports.
+PEERS = ("pyvllm", "transformers", "accelerate", "llama_cpp", "vllm")
 #: Seconds after which a row is given up.
 _PATIENCE = 900
 _EXPERTS = '{"uva": {"cpu_offload_gb": 1024, "cpu_offload_params": ["experts"]}}'
@@ -94,7 +88,7 @@ QUICK = Sizes(prompt=8, new=4, prefill=16, batches=(2, 3), rounds=1, tries=1)
 
 def has_module(python: str, peer: str) -> bool:
     """Say whether an interpreter can run a peer."""
-    look = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({MODULES[peer]!r}) is None)"
+    look = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({peer!r}) is None)"
     return not subprocess.run([python, "-c", look], capture_output=True, check=False).returncode
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from machine import features, idle_load, machine
 from report import MIB, write_into
-from rows import MODULES, in_session
+from rows import PEERS, in_session
 from tables import TABLES
 
 ROOT = Path(__file__).parents[1]
@@ -43,7 +43,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--tries", type=int, help="how often a run is tried until the machine is quiet (3)")
     parser.add_argument("--quick", action="store_true", help="few tokens, one round: measures nothing")
     parser.add_argument("--write", metavar="FILE", help="put the answer between the marks of each table in this page")
-    for peer in MODULES:
+    for peer in PEERS:
         flag = peer.replace("_", "-")
         variable = f"PYTHON_{peer.upper()}"
         parser.add_argument(

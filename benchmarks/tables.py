@@ -11,7 +11,7 @@ from pathlib import Path
 from bars import Bar, dense_bars, moe_bars, scan_bars
 from models import TINY_MOE, MoeShape
 from report import Result, bars_table, figures_table, markdown, notes, ratios_table, summarise
-from rows import DENSE, MODULES, MOE, QUICK, Row, Sizes, has_module, here, run_row
+from rows import DENSE, MOE, QUICK, Row, Sizes, has_module, here, run_row
 
 #: Experts of the scan, and its layers: fewer than the table's, because only the growth is looked at.
 SCAN_EXPERTS, SCAN_LAYERS = (16, 64, 128), 4
@@ -32,7 +32,7 @@ def choose_rows(rows: Sequence[Row], options: argparse.Namespace) -> tuple[list[
     for row in wanted:
         if not able[row.peer]:
             python, option = python_of(options, row.peer), f"--python-{row.peer.replace('_', '-')}"
-            skipped[row.name] = f"{python} cannot import {MODULES[row.peer]}; name another by {option}"
+            skipped[row.name] = f"{python} cannot import {row.peer}; name another by {option}"
     return [row for row in wanted if able[row.peer]], skipped
 
 
