@@ -63,7 +63,9 @@ def load_with_pyvllm(model: str, offload: str) -> dict[str, float]:
     from pyvllm.engine import llm_engine as _engine  # noqa: F401 -- brings torch, whose import is not part of a load
 
     start = time.perf_counter()
-    llm = LLM(model, offload_config=offload, device="cpu", dtype="bfloat16", max_model_len=MAX_MODEL_LEN)
+    # Expanded, because the others expand: this is about reading and converting.
+    settings = {"device": "cpu", "dtype": "bfloat16", "gguf_weights": "expanded"}
+    llm = LLM(model, offload_config=offload, max_model_len=MAX_MODEL_LEN, **settings)
     seconds = time.perf_counter() - start
     report = llm.offload_report()
     return {

@@ -2,6 +2,7 @@
 #include "simd.h"
 
 #include "attention.h"
+#include "experts.h"
 #include "linear.h"
 #include "rotary.h"
 
@@ -48,6 +49,33 @@ void mlp_layer(const vk_mlp *layer, const vk_step *step, void *stream) {
   project<T>(step->pool, &layer->gate_up, normed, m, nullptr, gate_up);
   silu_and_mul<T>(step->pool, gate_up, m, size, mixed);
   project<T>(step->pool, &layer->down, mixed, m, x, x);
+}
+
+template <class T>
+void moe_layer(const vk_moe *layer, const vk_step *step, void *stream) {
+  using Element = typename T::Element;
+  Element *x = static_cast<Element *>(stream);
+  int64_t m = step->m, k = layer->router.k, num_routes = m * layer->top_k, size = layer->down.k;
+  vk_pool *pool = step->pool;
+  Element *normed = piece_of<T>(step, POOL_NORMED, m * k);
+  Element *wide = piece_of<T>(step, POOL_WIDE, num_routes * 2 * size > m * layer->num_experts
+                                                   ? num_routes * 2 * size
+                                                   : m * layer->num_experts);
+  normalise<T>(pool, layer->norm, layer->norm_eps, x, m, k, normed);
+  project<T>(pool, &layer->router, normed, m, nullptr, wide);
+  Routing<T> routing = {layer, pool, wide, take_routes(pool, num_routes, layer->num_experts)};
+  run_tokens(pool, route_token<T>, &routing, m);
+  const Routes &routes = routing.routes;
+  gather_routes(routes, layer->num_experts);
+  Element *gathered = piece_of<T>(step, POOL_ROWS, num_routes * k);
+  Rows<T> rows = {&routes, normed, gathered, k, layer->top_k};
+  run_tokens(pool, gather_token<T>, &rows, m);
+  project_routed<T>(pool, &layer->gate_up, layer->num_experts, routes.first, gathered, wide);
+  Element *mixed = piece_of<T>(step, POOL_MIXED, num_routes * size);
+  silu_and_mul<T>(pool, wide, num_routes, size, mixed);
+  project_routed<T>(pool, &layer->down, layer->num_experts, routes.first, mixed, gathered);
+  rows.tokens = x;
+  run_tokens(pool, sum_token<T>, &rows, m);
 }
 
 template <class T>
@@ -106,6 +134,13 @@ VK_API void vk_attend_run(const vk_attention *layer, const vk_step *step, void *
 /* The dense feed-forward half of a layer; x [m, hidden] in place. */
 VK_API void vk_mlp_run(const vk_mlp *layer, const vk_step *step, void *x) {
 #define CALL(T) mlp_layer<T>(layer, step, x)
+  BY_TYPE(layer->type, CALL)
+#undef CALL
+}
+
+/* The feed-forward half of a layer as a mixture of experts; x [m, hidden] in place. */
+VK_API void vk_moe_run(const vk_moe *layer, const vk_step *step, void *x) {
+#define CALL(T) moe_layer<T>(layer, step, x)
   BY_TYPE(layer->type, CALL)
 #undef CALL
 }

@@ -54,12 +54,24 @@ struct vk_mlp {
   float norm_eps;
 };
 
+/* A mixture of experts as the feed-forward half: x += sum of weight * down(silu(gate) * up) over each token's experts. */
+struct vk_moe {
+  struct vk_linear router;        /* [num_experts, hidden] */
+  struct vk_linear gate_up, down; /* of all experts: [num_experts * rows, k], each in one part */
+  const void *norm;               /* [hidden] */
+  int64_t num_experts, top_k;
+  int64_t is_normalised;          /* whether a token's weights are made to sum to one */
+  int64_t type;
+  float norm_eps;
+};
+
 int32_t vk_is_supported(void);
 struct vk_pool *vk_pool_create(int32_t size);
 void vk_pool_destroy(struct vk_pool *pool);
 void vk_attention_run(const struct vk_attention *layer, const struct vk_step *step, void *x);
 void vk_attend_run(const struct vk_attention *layer, const struct vk_step *step, void *qkv, void *out);
 void vk_mlp_run(const struct vk_mlp *layer, const struct vk_step *step, void *x);
+void vk_moe_run(const struct vk_moe *layer, const struct vk_step *step, void *x);
 void vk_linear_run(struct vk_pool *pool, const struct vk_linear *linear, int64_t type, const void *x, int64_t m,
                    void *out);
 void vk_norm_run(struct vk_pool *pool, const void *weight, float eps, int64_t type, const void *x, int64_t m, int64_t k,

@@ -12,7 +12,7 @@ int pool_size(const vk_pool *pool);
 void pool_run(vk_pool *pool, vk_task task, void *job, int64_t count);
 /* Memory that stays with the pool, 64-byte aligned: some pieces that a job's caller fills, and one for each worker.
  * Ends the process when the system has no memory, as the C++ runtime would: no result could be given. */
-enum { POOL_NORMED, POOL_WIDE, POOL_MIXED, POOL_TASKS, POOL_PIECES };
+enum { POOL_NORMED, POOL_WIDE, POOL_MIXED, POOL_TASKS, POOL_ROWS, POOL_ROUTES, POOL_PIECES };
 void *pool_shared(vk_pool *pool, int piece, size_t nbytes);
 void *pool_scratch(vk_pool *pool, int worker, size_t nbytes);
 #endif

@@ -4,12 +4,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 
 from pyvllm.layers.kernels import TYPES, Kernels, KernelStep
 from pyvllm.layers.layernorm import RMSNorm
 from pyvllm.layers.linear import Linear
-from pyvllm.layers.mlp import MLP
+from pyvllm.layers.mlp import SparseMoeBlock
 from pyvllm.layers.scope import LayerScope
 
 if TYPE_CHECKING:
@@ -62,8 +61,8 @@ def _attention(layer: Any, kernels: Kernels) -> Half:
 def _feed_forward(layer: Any, kernels: Kernels) -> Half:
     """Prepare x += down(silu(gate) * up) of norm(x)."""
     module, norm = layer.feed_forward, layer.post_attention_layernorm
-    if not isinstance(module, MLP):
-        return _torch_half(module, norm, kernels)
+    if isinstance(module, SparseMoeBlock):
+        return _experts(module, norm, kernels)
     struct = kernels.ffi.new("struct vk_mlp *")
     _set_linear(kernels, struct.gate_up, module.gate_up_proj)
     _set_linear(kernels, struct.down, module.down_proj)
@@ -73,11 +72,17 @@ def _feed_forward(layer: Any, kernels: Kernels) -> Half:
     return lambda step, x: run(struct, step.struct, kernels.pointer(x))
 
 
-def _torch_half(module: nn.Module, norm: RMSNorm, kernels: Kernels) -> Half:
-    def run(step: KernelStep, x: torch.Tensor) -> None:
-        x.add_(module(kernels.rms_norm(x, norm.weight, norm.eps)))
-
-    return run
+def _experts(module: SparseMoeBlock, norm: RMSNorm, kernels: Kernels) -> Half:
+    """Prepare x += the weighted sum of each token's experts, of norm(x)."""
+    struct = kernels.ffi.new("struct vk_moe *")
+    _set_linear(kernels, struct.router, module.gate)
+    kernels.set_linear(struct.gate_up, *module.experts.rows("w13_weight"))
+    kernels.set_linear(struct.down, *module.experts.rows("w2_weight"))
+    struct.norm, struct.norm_eps = kernels.pointer(norm.weight), norm.eps
+    struct.num_experts, struct.top_k = struct.router.n, module.top_k
+    struct.is_normalised, struct.type = module.norm_topk_prob, TYPES[norm.weight.dtype]
+    run = kernels.library.vk_moe_run
+    return lambda step, x: run(struct, step.struct, kernels.pointer(x))
 
 
 def _set_linear(kernels: Kernels, linear: Any, module: Linear) -> None:

@@ -6,8 +6,9 @@ from torch import nn
 
 from pyvllm.config.model import ModelConfig
 from pyvllm.layers.decoder_weights import ExpertTraits
+from pyvllm.layers.kernels import Rows
 from pyvllm.layers.linear import Linear
-from pyvllm.layers.parameter import Weights, parameter, reader
+from pyvllm.layers.parameter import Weights, matrix_rows, parameter, reader, stored_parts
 
 
 def silu_and_mul(gate_up: torch.Tensor) -> torch.Tensor:
@@ -37,7 +38,12 @@ class Experts(nn.Module):
         super().__init__()
         self.w13_weight = parameter(weights, f"{prefix}.w13_weight")
         self.w2_weight = parameter(weights, f"{prefix}.w2_weight")
+        self._stored = {leaf: stored_parts(weights, f"{prefix}.{leaf}") for leaf in ("w13_weight", "w2_weight")}
         self.read = reader(weights)
+
+    def rows(self, leaf: str) -> tuple[list[Rows], int]:
+        """Describe the rows of all experts to the kernels. leaf: `w13_weight` or `w2_weight`."""
+        return matrix_rows(getattr(self, leaf), self._stored[leaf])
 
     def forward(self, x: torch.Tensor, expert_ids: torch.Tensor, expert_weights: torch.Tensor) -> torch.Tensor:
         """Sum each token's experts, weighted.

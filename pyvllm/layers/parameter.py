@@ -55,9 +55,9 @@ def stored_parts(weights: Weights, name: str) -> StoredParts | None:
 
 
 def matrix_rows(weight: torch.Tensor, stored: StoredParts | None) -> tuple[list[Rows], int]:
-    """Describe a matrix to the kernels: its rows, and how many columns it has."""
+    """Describe a matrix, or a stack of them, to the kernels: its rows, and how many columns it has."""
     if stored is None:
-        return [plain_rows(weight)], weight.shape[1]
+        return [plain_rows(weight.flatten(0, -2))], weight.shape[-1]
     pieces = torch.split(weight.view(-1), [nbytes for _, _, nbytes in stored.parts])
     rows = [
         Rows(piece, TYPE_NUMBERS[kind], count)

@@ -12,9 +12,9 @@ from pyvllm.model_loader.tensor_info import TensorInfo
 def keep_stored(specs: Sequence[WeightSpec], tensors: Mapping[str, TensorInfo]) -> list[WeightSpec]:
     """Give the weights with those that can stay quantised marked so; the others are expanded to their dtype.
 
-    A weight stays if it is a matrix, all of its sources are quantised, and it has no more parts of unlike types than
-    the kernels take. A row is whole blocks, as GGUF demands, so rows can be put below each other, moved and looked up
-    without being opened.
+    A weight stays if all of its sources are quantised and it is a matrix of no more parts of unlike types than the
+    kernels take, or a stack of experts in one type. A row is whole blocks, as GGUF demands, so rows can be put below
+    each other, moved and looked up without being opened.
     """
     return [_kept(spec, tensors) if _can_stay(spec, tensors) else spec for spec in specs]
 
@@ -33,11 +33,11 @@ def expansion(specs: Sequence[WeightSpec], tensors: Mapping[str, TensorInfo]) ->
 
 def _can_stay(spec: WeightSpec, tensors: Mapping[str, TensorInfo]) -> bool:
     infos = [tensors[source.tensor] for source in spec.sources]
-    if len(spec.shape) != 2 or not all(info.is_quantised for info in infos):
+    if len(spec.shape) < 2 or not all(info.is_quantised for info in infos):
         return False
     kinds = [info.stored_type for info in infos]
     num_parts = 1 + sum(a != b for a, b in pairwise(kinds))
-    return num_parts <= MAX_PARTS
+    return num_parts <= (1 if spec.num_experts else MAX_PARTS)
 
 
 def _kept(spec: WeightSpec, tensors: Mapping[str, TensorInfo]) -> WeightSpec:

@@ -47,12 +47,31 @@ def test_kernels_and_torch_give_the_same_logits_in_float32(kernels, tmp_path, ar
     assert torch.equal(ours.argmax(-1), theirs.argmax(-1))
 
 
+@pytest.mark.parametrize("architecture", ["Qwen3ForCausalLM", "Qwen3MoeForCausalLM"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_a_request_has_the_same_logits_alone_and_in_a_batch(kernels, one_thread, tmp_path, dtype):
-    directory = write_tiny("Qwen3ForCausalLM", tmp_path, dtype=dtype)
+def test_a_request_has_the_same_logits_alone_and_in_a_batch(kernels, one_thread, tmp_path, architecture, dtype):
+    directory = write_tiny(architecture, tmp_path, dtype=dtype)
     together = _logits(_runner(directory, kernels, dtype), PROMPTS)
     alone = [_logits(_runner(directory, one_thread, dtype), [prompt]) for prompt in PROMPTS]
     assert torch.equal(together, torch.cat(alone))
+
+
+def test_only_the_rows_of_routed_experts_are_read(kernels, tmp_path):
+    directory = write_tiny("Qwen3MoeForCausalLM", tmp_path, num_hidden_layers=1)
+    runner = _runner(directory, kernels, "float32")
+    wanted, experts = _logits(runner, [([7], 0)]), runner.model.model.layers[0].mlp.experts
+    read = 0
+    for expert in range(8):
+        rows = [weight[expert] for weight in (experts.w13_weight, experts.w2_weight)]
+        kept = [weight.clone() for weight in rows]
+        for weight in rows:
+            weight.fill_(torch.nan)
+        found = _logits(runner, [([7], 0)])
+        read += int(found.isnan().all())
+        assert found.isnan().all() or torch.equal(found, wanted)
+        for weight, values in zip(rows, kept, strict=True):
+            weight.copy_(values)
+    assert read == 2
 
 
 def test_a_sliding_window_is_the_same_on_kernels_and_torch(kernels, tmp_path):

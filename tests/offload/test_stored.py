@@ -9,7 +9,7 @@ from pyvllm.core.scheduler import Scheduled
 from pyvllm.errors import InvalidArgument
 from tests.offload.engines import GREEDY, loaded
 from tests.tiny_gguf import write_gguf
-from tests.tiny_models import write_tiny
+from tests.tiny_models import ARCHITECTURES, write_tiny
 
 TYPES = gguf.GGMLQuantizationType
 UNLIKE = {"attn_q": TYPES.Q8_0, "attn_k": TYPES.Q4_0, "attn_v": TYPES.Q5_1, "ffn_up": TYPES.Q4_1, "output": TYPES.Q5_0}
@@ -21,11 +21,13 @@ DOCUMENTS = {
 
 
 def unlike_types(name):
-    """The parts of fused weights in types of their own, everything else in Q8_0."""
+    """The parts of fused weights in types of their own, the router in numbers, everything else in Q8_0."""
+    if "ffn_gate_inp" in name:
+        return TYPES.F32
     return next((kind for part, kind in UNLIKE.items() if part in name.split(".")), TYPES.Q8_0)
 
 
-@pytest.fixture(scope="module", params=["LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"])
+@pytest.fixture(scope="module", params=ARCHITECTURES)
 def model(request, tmp_path_factory):
     directory = tmp_path_factory.mktemp("stored")
     write_tiny(request.param, directory / "tiny")
@@ -61,6 +63,8 @@ def test_the_plan_counts_stored_bytes_under_the_fused_name(kernels, model):
     rows, kv_rows = (128, 64) if qkv["shape"][0] == 256 else (64, 32)
     assert qkv["dtype"] == "Q8_0+Q4_0+Q5_1"
     assert qkv["bytes"] == 2 * (rows * 34 + kv_rows * 18 + kv_rows * 24)
+    experts = [item for item in report["placements"] if item["kind"] == "experts"]
+    assert {item["dtype"] for item in experts} <= {"Q8_0"}
     assert report["weights"]["bytes"] == report["weights"]["file_bytes"] == report["measured"]["device_bytes"]
 
 
