@@ -39,7 +39,7 @@ def test_r142_the_process_ends_cleanly_while_three_threads_generate(program, tin
         assert succeed(program("ending"), tiny, place) == ""
 
 
-@pytest.mark.parametrize("name", ["engine", "handles", "light"])
+@pytest.mark.parametrize("name", ["engine", "handles", "light", "requests"])
 def test_the_program_is_clean_under_the_address_and_undefined_behaviour_sanitizers(tmp_path, tiny, name):
     more = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
     checked = compile_program(PROGRAMS / f"{name}.c", tmp_path / name, more=more)
