@@ -214,23 +214,11 @@ def model_config(document: Mapping[str, object], origin: str) -> ModelConfig:
     Source of the names and defaults: the configuration classes of transformers 4 and 5 (`rope_parameters` and `dtype`
     are what 5 writes for `rope_scaling` with `rope_theta`, and for `torch_dtype`).
     """
-    for name in _REFUSED_FIELDS:
-        if document.get(name) is not None:
-            raise ModelLoadError(f"{origin}: '{name}' is not supported; give a checkpoint of plain weights")
-    if document.get("partial_rotary_factor") not in (None, 1):
-        found = document["partial_rotary_factor"]
-        raise ModelLoadError(f"{origin}: 'partial_rotary_factor' {found!r} is not supported; supported: 1")
+    _refuse_what_is_not_plain(document, origin)
     get = _Fields(document, origin)
-    heads = get.integer("num_attention_heads", high=65_536)
     hidden = get.integer("hidden_size", high=2**24)
+    heads, kv_heads, head_dim = _heads(get, hidden)
     layers = get.integer("num_hidden_layers", high=10_000)
-    kv_heads = get.integer("num_key_value_heads", heads, high=65_536)
-    if heads % kv_heads:
-        raise FormatError(
-            f"{origin}: num_attention_heads ({heads}) must be a multiple of num_key_value_heads ({kv_heads})"
-        )
-    if document.get("head_dim") is None and hidden % heads:
-        raise FormatError(f"{origin}: hidden_size ({hidden}) must be a multiple of num_attention_heads ({heads})")
     num_experts = get.integer(
         "num_local_experts", get.integer("num_experts", 0, low=0, high=65_536), low=0, high=65_536
     )
@@ -243,7 +231,7 @@ def model_config(document: Mapping[str, object], origin: str) -> ModelConfig:
         num_hidden_layers=layers,
         num_attention_heads=heads,
         num_key_value_heads=kv_heads,
-        head_dim=get.integer("head_dim", hidden // heads, high=65_536),
+        head_dim=head_dim,
         intermediate_size=intermediate,
         vocab_size=get.integer("vocab_size", high=2**26),
         max_position_embeddings=get.integer("max_position_embeddings", 2048),
@@ -257,9 +245,7 @@ def model_config(document: Mapping[str, object], origin: str) -> ModelConfig:
         sliding_window=_sliding_window(get),
         sliding_layers=_sliding_layers(get, layers),
         num_experts=num_experts,
-        num_experts_per_tok=get.integer("num_experts_per_tok", 0, low=0, high=max(num_experts, 0))
-        if num_experts
-        else 0,
+        num_experts_per_tok=get.integer("num_experts_per_tok", 0, low=0, high=num_experts) if num_experts else 0,
         moe_intermediate_size=get.integer("moe_intermediate_size", intermediate, high=2**24),
         norm_topk_prob=get.boolean("norm_topk_prob", False),
         sparse_layers=_sparse_layers(get, layers) if num_experts else (),
@@ -267,6 +253,28 @@ def model_config(document: Mapping[str, object], origin: str) -> ModelConfig:
         bos_token_id=bos[0] if bos else None,
         eos_token_ids=get.token_ids("eos_token_id"),
     )
+
+
+def _refuse_what_is_not_plain(document: Mapping[str, object], origin: str) -> None:
+    for name in _REFUSED_FIELDS:
+        if document.get(name) is not None:
+            raise ModelLoadError(f"{origin}: '{name}' is not supported; give a checkpoint of plain weights")
+    if document.get("partial_rotary_factor") not in (None, 1):
+        found = document["partial_rotary_factor"]
+        raise ModelLoadError(f"{origin}: 'partial_rotary_factor' {found!r} is not supported; supported: 1")
+
+
+def _heads(get: _Fields, hidden: int) -> tuple[int, int, int]:
+    """Give the numbers of query heads and of key-value heads, and the size of a head."""
+    heads = get.integer("num_attention_heads", high=65_536)
+    kv_heads = get.integer("num_key_value_heads", heads, high=65_536)
+    if heads % kv_heads:
+        raise FormatError(
+            f"{get.origin}: num_attention_heads ({heads}) must be a multiple of num_key_value_heads ({kv_heads})"
+        )
+    if get.document.get("head_dim") is None and hidden % heads:
+        raise FormatError(f"{get.origin}: hidden_size ({hidden}) must be a multiple of num_attention_heads ({heads})")
+    return heads, kv_heads, get.integer("head_dim", hidden // heads, high=65_536)
 
 
 def _dtype(get: _Fields) -> str | None:
