@@ -7,11 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyvllm.config.model import single
+from pyvllm.config.offload import OffloadConfig
 from pyvllm.errors import DoesNotFit, InvalidArgument
 from pyvllm.offloader.base import Place
 from pyvllm.offloader.budget import shortest_gb, smallest_cpu_offload_gb
 from pyvllm.offloader.guard import check_architecture, check_plan
-from pyvllm.offloader.plan import Capacity
+from pyvllm.offloader.plan import Capacity, Demand, make_plan
 from tests.unit.offloader.plans import ROOMY, layer_specs, plan_of, prefetch, uva
 
 BLOCK = {"self_attn.qkv_proj.weight": 384, "mlp.gate_up_proj.weight": 512, "mlp.down_proj.weight": 256}
@@ -147,6 +148,33 @@ def test_too_small_a_device_names_the_numbers_and_the_smallest_budget():
     plan = plan_of(specs, {"uva": {"cpu_offload_gb": gb}}, budget_of(2000))
     check_plan(plan)
     assert plan.bytes_at(Place.HOST) == 384
+
+
+def refusal_of(capacity: Capacity, num_tokens: int) -> str | None:
+    """Why a model of 2304 bytes does not fit beside 200 bytes of workspace and 10 for each token; None if it does."""
+    demand = Demand(10 * num_tokens, 10, 200, 0)
+    plan = make_plan("TestForCausalLM", layer_specs(BLOCK, 2), OffloadConfig(), demand, capacity)
+    try:
+        check_plan(plan)
+    except DoesNotFit as error:
+        return str(error)
+    return None
+
+
+def test_the_largest_max_model_len_that_is_named_fits_and_one_token_more_does_not():
+    device = replace(ROOMY, device_bytes=3000, source="cudaMemGetInfo")
+    text = refusal_of(device, 100)
+    assert "needs 3504 bytes (weights 2304, workspace 200, key-value cache 1000)" in text
+    assert "the smallest cpu_offload_gb that fits is " in text
+    assert text.endswith("the largest max_model_len that fits is 49")
+    assert refusal_of(device, 49) is None
+    assert refusal_of(device, 50) is not None
+    assert refusal_of(replace(device, device_bytes=2504), 1).endswith("no max_model_len would make it fit")
+
+
+def test_no_budget_is_promised_to_help_where_there_is_one_memory_pool():
+    text = refusal_of(replace(ROOMY, device_bytes=3000, source="MemAvailable", is_one_pool=True), 100)
+    assert "no cpu_offload_gb would make it fit, because there is one memory pool; the largest max_model_len" in text
 
 
 def test_selectors_that_can_never_free_enough_are_told_so():
