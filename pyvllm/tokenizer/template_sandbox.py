@@ -16,12 +16,14 @@ from jinja2.compiler import CodeGenerator, Frame
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, LoopControlExtension
 from jinja2.parser import Parser
-from jinja2.runtime import Context
+from jinja2.runtime import Context, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment, is_internal_attribute
 from jinja2.utils import Namespace
 
 #: Numbers that `range` may give in one render, all its calls together. Jinja's own limit is one per call.
 MAX_RANGE = 100_000
+#: Entries of one list or dict that a template makes, those of what it holds included.
+MAX_NODES = 100_000
 _MAX_INT = 2**63
 _MAX_INDENT = 16
 _MAX_FORMAT_CHARS = 64
@@ -43,6 +45,9 @@ _FILTERS = (
     "upper", "wordcount",
 )  # fmt: skip
 _PLAIN_NUMBERS = (int, float)
+_CONTAINERS = (list, tuple, dict)
+#: What `str` and `repr` write in a time that goes with its size.
+_SCALARS = (str, int, float, type(None), Undefined, range)
 
 
 class RefusedByTemplate(TemplateError):
@@ -80,6 +85,24 @@ class _Compiler(CodeGenerator):
             self.visit(part, frame)
             self.write(", ")
         self.write("))")
+
+    def visit_List(self, node: nodes.List, frame: Frame) -> None:
+        self.write("environment.weighed(")
+        super().visit_List(node, frame)
+        self.write(")")
+
+    def visit_Dict(self, node: nodes.Dict, frame: Frame) -> None:
+        self.write("environment.weighed(")
+        super().visit_Dict(node, frame)
+        self.write(")")
+
+    def visit_Tuple(self, node: nodes.Tuple, frame: Frame) -> None:
+        if node.ctx != "load":
+            super().visit_Tuple(node, frame)
+            return
+        self.write("environment.weighed(")
+        super().visit_Tuple(node, frame)
+        self.write(")")
 
     def visit_Getitem(self, node: nodes.Getitem, frame: Frame) -> None:
         if not isinstance(node.arg, nodes.Slice):
@@ -119,13 +142,17 @@ class HardenedEnvironment(ImmutableSandboxedEnvironment):
 
     def __init__(self) -> None:
         super().__init__(
-            trim_blocks=True, lstrip_blocks=True, optimized=False, extensions=[LoopControlExtension, _GenerationTag]
+            trim_blocks=True,
+            lstrip_blocks=True,
+            optimized=False,
+            finalize=self._text,
+            extensions=[LoopControlExtension, _GenerationTag],
         )
         self._of_thread = threading.local()
         self.concat = self._concat  # type: ignore[method-assign]
         self.filters = {name: self._charged(self.filters[name]) for name in _FILTERS}
         self.filters.update(
-            tojson=self._tojson, sum=_sum, replace=self._replace_filter, join=self._join_filter, string=self._string
+            tojson=self._tojson, sum=_sum, replace=self._replace_filter, join=self._join_filter, string=self._text
         )
         self.globals = {
             "namespace": Namespace,
@@ -172,7 +199,7 @@ class HardenedEnvironment(ImmutableSandboxedEnvironment):
             __self._charge_method(owner, __obj.__name__, args, kwargs)
             if __obj.__name__ == "join":
                 return __self._joined_by(owner, args[0] if args else ())
-        return super().call(__context, __obj, *args, **kwargs)
+        return __self.weighed(super().call(__context, __obj, *args, **kwargs))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """Compute `+`, `*` and `%` within bounds; `**` is refused."""
@@ -191,7 +218,23 @@ class HardenedEnvironment(ImmutableSandboxedEnvironment):
 
     def joined(self, parts: Iterable[object]) -> str:
         """Do what `~` does."""
-        return self._concat(str(part) for part in parts)
+        return self._concat(self._text(part) for part in parts)
+
+    def weighed(self, value: Any) -> Any:
+        """Give a container back if it is no larger than MAX_NODES, counting what it holds as often as it holds it.
+
+        A list that holds another one twice, again and again, is small in memory and without end for whoever writes it
+        out or compares it.
+        """
+        left, stack = MAX_NODES, [value] if isinstance(value, _CONTAINERS) else []
+        while stack:
+            item = stack.pop()
+            held = [*item, *item.values()] if isinstance(item, dict) else item
+            left -= len(held)
+            if left < 0:
+                raise SecurityError(f"the template makes a list or dict of more than {MAX_NODES} entries")
+            stack += [entry for entry in held if isinstance(entry, _CONTAINERS)]
+        return value
 
     def sliced(self, value: Any, start: Any, stop: Any, step: Any) -> Any:
         """Do what `value[start:stop:step]` does."""
@@ -219,7 +262,7 @@ class HardenedEnvironment(ImmutableSandboxedEnvironment):
         for kind in (str, list, tuple):
             if isinstance(left, kind) and isinstance(right, kind):
                 self._budget.charge(len(left) + len(right), len(left) + len(right))
-                return super().call_binop(context, "+", left, right)
+                return self.weighed(super().call_binop(context, "+", left, right))
         raise TypeError(f"cannot add {type(left).__name__} and {type(right).__name__}")
 
     def _charge_method(self, owner: str, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -233,7 +276,7 @@ class HardenedEnvironment(ImmutableSandboxedEnvironment):
             self._budget.charge(size, size)
 
     def _joined_by(self, separator: str, items: Iterable[object]) -> str:
-        return self._concat(_between(separator, (str(item) for item in items)))
+        return self._concat(_between(separator, (self._text(item) for item in items)))
 
     def _charged(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Charge a filter for the texts it is given, whose length its result does not exceed by much."""
@@ -241,23 +284,24 @@ class HardenedEnvironment(ImmutableSandboxedEnvironment):
         @wraps(function)
         def charged(*args: Any, **kwargs: Any) -> Any:
             self._budget.charge(sum(len(value) for value in args if isinstance(value, str)))
-            return function(*args, **kwargs)
+            return self.weighed(function(*args, **kwargs))
 
         return charged
 
     def _replace_filter(self, value: object, old: str, new: str, count: int | None = None) -> str:
-        text = str(value)
+        text = self._text(value)
         self._charge_replace(text, old, new)
         return text.replace(old, new, -1 if count is None else count)
 
     def _join_filter(self, value: Iterable[Any], d: str = "", attribute: str | int | None = None) -> str:
         items = value if attribute is None else (self.getitem(item, attribute) for item in value)
-        return self._joined_by(str(d), items)
+        return self._joined_by(self._text(d), items)
 
-    def _string(self, value: object) -> str:
-        text = str(value)
-        self._budget.charge(len(text), len(text))
-        return text
+    def _text(self, value: object) -> str:
+        """Write a value as `str` does, but part by part for what holds others."""
+        if isinstance(value, _CONTAINERS):
+            return self._concat(_written(value))
+        return str(value) if isinstance(value, _SCALARS) else f"<{type(value).__name__}>"
 
     def _tojson(
         self,
@@ -287,6 +331,26 @@ def _between(separator: str, items: Iterable[str]) -> Iterator[str]:
         if index:
             yield separator
         yield item
+
+
+def _written(value: object) -> Iterator[str]:
+    """Write a value as `repr` does, part by part."""
+    if isinstance(value, dict):
+        yield "{"
+        for index, (key, item) in enumerate(value.items()):
+            yield ", " if index else ""
+            yield from _written(key)
+            yield ": "
+            yield from _written(item)
+        yield "}"
+    elif isinstance(value, list | tuple):
+        yield "[" if isinstance(value, list) else "("
+        for index, item in enumerate(value):
+            yield ", " if index else ""
+            yield from _written(item)
+        yield "]" if isinstance(value, list) else (",)" if len(value) == 1 else ")")
+    else:
+        yield repr(value) if isinstance(value, _SCALARS) else f"<{type(value).__name__}>"
 
 
 def _sum(values: Iterable[Any], attribute: str | None = None, start: float = 0) -> float:

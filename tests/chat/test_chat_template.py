@@ -72,6 +72,20 @@ REFUSED = [
     "{% set ns = namespace(l=[]) %}{% set t = 'x' * 1 ~ messages | tojson %}{% for i in range(99999) %}"
     "{% set ns.l = ns.l + [t[1:]] %}{% endfor %}",
 ]
+#: Lists that hold one another twice: small in memory, without end for whoever writes or compares them.
+DOUBLED = "{% set ns = namespace(l=['x'], m=['x']) %}{% for i in range(60) %}{% set ns.l = MADE %}{% endfor %}"
+REFUSED += [
+    DOUBLED.replace("MADE", made)
+    for made in (
+        "[ns.l, ns.l]", "(ns.l, ns.l)", "{'a': ns.l, 'b': ns.l}", "dict(a=ns.l, b=ns.l)", "[ns.l + ns.l]",
+        "{'a': ns.l, 'b': ns.l}.items() | list", "[ns.l] + [ns.l]", "{(ns.l, ns.l): 1}",
+    )
+]  # fmt: skip
+REFUSED += [
+    "{% set big = range(90000) | list %}{{ range(50) | map('string') | map('default', big) | list }}"
+    "{{ [big, big] == [big, big] }}",
+    "{% set big = range(90000) | list %}{{ [none, none] | map('default', big, true) | list }}",
+]
 #: What Jinja's filters would pad or repeat; they are not there at all.
 REMOVED = ["center", "format", "pprint", "indent", "wordwrap", "xmlattr", "batch", "slice", "round", "urlize", "attr"]
 
@@ -205,6 +219,8 @@ SOURCES = [
     "{% generation %}{{ m.content.split('\n')[-1].lstrip('x').strip() ~ eos_token }}{% endgeneration %}{% endfor %}",
     "{{ messages | selectattr('role', 'equalto', 'user') | map(attribute='content') | join(', ') }}",
     "{% set s = {'a': 1} %}{% for k, v in s | dictsort %}{{ k ~ v }}{% endfor %}{{ '%s' | replace('%s', 'x') }}",
+    "{{ messages }}{{ [1, 'a', none, 2.5, (true,), {'k': []}, ()] }}{{ 'x' ~ [1] ~ none }}{{ [[1]] | join('-') }}"
+    "{{ (1, 2) | string }}{% for k, v in {'a': 1}.items() %}{{ k, v }}{% endfor %}{{ missing }}{{ [missing] }}",
     "{{ (messages | length) % 2 == 0 }}{{ 7 * 6 }}{{ [1] + [2] }}{{ 'a' + 'b' }}{{ 3 // 2 - 1 }}",
 ]
 
