@@ -1,6 +1,7 @@
 """Tool and reasoning parsers: the formats, and that an answer in parts is read as the whole one is."""
 
 import json
+import time
 from itertools import pairwise
 
 import pytest
@@ -131,6 +132,16 @@ def test_without_a_tag_deepseek_r1_thinks_and_qwen3_speaks():
 
 def test_a_tag_of_an_earlier_message_says_nothing_about_the_answer():
     assert split("qwen3", "Four.", "<|user|>what is <think>?<|assistant|>\n") == ("", "Four.")
+
+
+@pytest.mark.parametrize("name", TOOL_PARSERS)
+def test_long_white_space_costs_no_more_than_its_length(name):
+    space = " \n" * 200_000
+    start = time.monotonic()
+    for body in (f"<function=f>{space}x", f"{space}<function=f>{space}<parameter=a>{space}</parameter>{space}", space):
+        extract(name, f"{space}<tool_call>{body}</tool_call>{space}x{space}")
+    split("qwen3", space + "x")
+    assert time.monotonic() - start < 5
 
 
 def test_a_long_call_in_small_parts_costs_no_more_than_its_length():

@@ -16,8 +16,9 @@ from pyvllm.errors import InvalidArgument
 
 START, END = "<tool_call>", "</tool_call>"
 _BLOCK = re.compile(rf"({START}.*?(?:{END}|\Z))", re.DOTALL)
-_FUNCTION = re.compile(r"\s*<function=([^<>\n]+)>(.*?)(?:</function>)?\s*\Z", re.DOTALL)
-_PARAMETER = re.compile(r"\s*<parameter=([^<>\n]+)>(.*?)(?:</parameter>|(?=<parameter=)|\Z)", re.DOTALL)
+_FUNCTION = re.compile(r"<function=([^<>\n]+)>")
+_PARAMETER = re.compile(r"<parameter=([^<>\n]+)>(.*?)(?:</parameter>|(?=<parameter=)|\Z)", re.DOTALL)
+_SPACE = re.compile(r"\s*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,22 +150,29 @@ def _refuse_constant(text: str) -> NoReturn:
 
 
 def _read_xml(body: str, schemas: Schemas) -> ToolCall | None:
-    function = _FUNCTION.fullmatch(body)
+    body = body.strip()
+    function = _FUNCTION.match(body)
     if function is None:
         return None
-    name, rest = function[1].strip(), function[2]
+    name, rest = function[1].strip(), body[function.end() :].removesuffix("</function>").rstrip()
     properties = schemas.get(name, {}).get("properties")
     arguments: dict[str, object] = {}
     position = 0
-    for parameter in _PARAMETER.finditer(rest):
-        if parameter.start() != position:
+    while position < len(rest):
+        parameter = _PARAMETER.match(rest, _end_of_space(rest, position))
+        if parameter is None:
             return None
         position = parameter.end()
         key = parameter[1].strip()
         value = parameter[2].removeprefix("\n").removesuffix("\n")
         schema = properties.get(key) if isinstance(properties, Mapping) else None
         arguments[key] = _typed(value, schema)
-    return ToolCall(name, _json(arguments)) if not rest[position:].strip() else None
+    return ToolCall(name, _json(arguments))
+
+
+def _end_of_space(text: str, position: int) -> int:
+    space = _SPACE.match(text, position)
+    return position if space is None else space.end()
 
 
 def _typed(text: str, schema: object) -> object:
