@@ -15,6 +15,7 @@ from pyvllm.engine.progress import Progress, ProgressLine
 from pyvllm.errors import DoesNotFit
 from pyvllm.layers.kernels import load_kernels
 from pyvllm.memory.base import Memory
+from pyvllm.memory.cpu import release_free_memory
 from pyvllm.model_loader.loader import Weights, live_parameters
 from pyvllm.offloader.base import Place
 from pyvllm.offloader.guard import check_recount, check_taken, explain_failure, is_out_of_memory, recount
@@ -80,6 +81,7 @@ def load_model(prepared: Prepared, progress: Progress | None, make_memory: MakeM
                 logger.warning(text)
         model = _build(prepared, memory, ProgressLine(progress))
         model.offload_report()
+        release_free_memory()
     except BaseException as error:
         memory.close()
         release_caches(memory)
@@ -97,6 +99,9 @@ def _build(prepared: Prepared, memory: Memory, progress: Progress) -> LoadedMode
     with torch.inference_mode():
         num_threads = _num_threads(prepared.config)
         kernels = load_kernels(num_threads) if prepared.plan.capacity.device == "cpu" else None
+        if kernels is not None and prepared.entry.computes_stored:
+            # What is left to torch is small, and its idle threads would spin on the cores of the kernels' threads.
+            torch.set_num_threads(1)
         weights = Weights(prepared.plan, prepared.checkpoint, memory, progress, num_threads, kernels)
         try:
             runner = _runner(prepared, memory, weights)

@@ -141,6 +141,16 @@ class CpuMemory(Memory):
             ticket.run()
 
 
+def release_free_memory() -> None:
+    """Give the system back what the C allocator keeps of freed memory; a load frees much and keeps running for long.
+
+    Source: malloc_trim(3). Other C libraries than glibc have no such call and keep little.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
 def host_room() -> Room:
     """Find the limit that leaves this process the fewest bytes: memory, the cgroup, or the address space.
 
