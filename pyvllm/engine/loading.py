@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -109,7 +109,8 @@ def _build(prepared: Prepared, memory: Memory, progress: Progress) -> LoadedMode
         except BaseException:
             weights.close()
             raise
-    return LoadedModel(prepared, tokenizer, memory, weights, runner, workspace)
+    kept = replace(prepared, source=prepared.source.without_headers())
+    return LoadedModel(kept, tokenizer, memory, weights, runner, workspace)
 
 
 def _runner(prepared: Prepared, memory: Memory, weights: Weights) -> ModelRunner:

@@ -11,7 +11,7 @@ import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyvllm.config.model import architecture_of
 from pyvllm.errors import FormatError, ModelLoadError
@@ -32,6 +32,8 @@ PICKLE = "pickle is never read; convert the weights to safetensors"
 _CONFIG, _INDEX, _SINGLE = "config.json", "model.safetensors.index.json", "model.safetensors"
 _PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 _SHARD_NAME = re.compile(r"(.*-)(\d{5})-of-(\d{5})(\.safetensors)")
+#: Keys of a GGUF file whose values are as long as the vocabulary and only make the tokenizer.
+_TOKENIZER_LISTS = ("tokenizer.ggml.merges", "tokenizer.ggml.scores", "tokenizer.ggml.token_type")
 _SPLIT_GGUF_NAME = re.compile(r".*-\d{5}-of-(\d{5})\.gguf")
 
 
@@ -106,6 +108,13 @@ class ModelSource:
     gguf_header: gguf.GGUFHeader | None = None
     identity: tuple[int, int, int, int] | None = None
     """Of a GGUF file: which file the header was read from."""
+
+    def without_headers(self) -> "ModelSource":
+        """Give what is worth keeping once the model is loaded: not the lists that only a loader or tokenizer reads."""
+        if self.gguf_metadata is None:
+            return self
+        kept = {key: value for key, value in self.gguf_metadata.items() if key not in _TOKENIZER_LISTS}
+        return replace(self, gguf_metadata=kept, gguf_header=None)
 
     def headers(self) -> Checkpoint:
         """Open the weight files and check all of their headers.
