@@ -123,7 +123,8 @@ class EngineCore:
             return
         rows = hidden if len(choosing) == len(ending) else hidden[choosing]
         chosen = [ending[row] for row in choosing]
-        tokens = choose_tokens(self.runner.compute_logits(rows), [item.sampler for item in chosen])
+        logits = self.runner.compute_logits(rows)
+        tokens = choose_tokens(logits, self.runner.highest(logits), [item.sampler for item in chosen])
         for item, token in zip(chosen, tokens, strict=True):
             if isinstance(token, GenerationError):
                 self._end(item, None, error=token)

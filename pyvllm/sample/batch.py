@@ -38,16 +38,17 @@ class RequestSampler:
         return token_id
 
 
-def choose_tokens(logits: torch.Tensor, samplers: Sequence[RequestSampler]) -> list[int | GenerationError]:
+def choose_tokens(
+    logits: torch.Tensor, highest: tuple[list[float], list[int]], samplers: Sequence[RequestSampler]
+) -> list[int | GenerationError]:
     """Choose a token for each row, or give the error of that row alone.
 
-    logits: [N, V], any float dtype; samplers: one for each row. Rows that take the highest logit are chosen at once.
+    logits: [N, V], any float dtype; highest: the highest logit of each row, and its token; samplers: one for each row.
     """
-    best, ids = logits.max(dim=-1)
     chosen: list[int | GenerationError] = []
-    for row, (sampler, highest, token_id) in enumerate(zip(samplers, best.tolist(), ids.tolist(), strict=True)):
+    for row, (sampler, best, token_id) in enumerate(zip(samplers, *highest, strict=True)):
         # A row with NaN has a NaN maximum: the sampler says what is wrong with it.
-        if sampler.is_argmax and isfinite(highest):
+        if sampler.is_argmax and isfinite(best):
             chosen.append(token_id)
             continue
         try:
