@@ -64,18 +64,18 @@ void moe_layer(const vk_moe *layer, const vk_step *step, void *stream) {
   normalise<T>(pool, layer->norm, layer->norm_eps, x, m, k, normed);
   project<T>(pool, &layer->router, normed, m, nullptr, wide);
   Routing<T> routing = {layer, pool, wide, take_routes(pool, num_routes, layer->num_experts)};
-  run_tokens(pool, route_token<T>, &routing, m);
+  pool_run(pool, route_token<T>, &routing, m, m * layer->num_experts * layer->top_k);
   const Routes &routes = routing.routes;
   gather_routes(routes, layer->num_experts);
   Element *gathered = piece_of<T>(step, POOL_ROWS, num_routes * k);
   Rows<T> rows = {&routes, normed, gathered, k, layer->top_k};
-  run_tokens(pool, gather_token<T>, &rows, m);
+  pool_run(pool, gather_token<T>, &rows, m, num_routes * k / 16);
   project_routed<T>(pool, &layer->gate_up, layer->num_experts, routes.first, gathered, wide);
   Element *mixed = piece_of<T>(step, POOL_MIXED, num_routes * size);
   silu_and_mul<T>(pool, wide, num_routes, size, mixed);
   project_routed<T>(pool, &layer->down, layer->num_experts, routes.first, mixed, gathered);
   rows.tokens = x;
-  run_tokens(pool, sum_token<T>, &rows, m);
+  pool_run(pool, sum_token<T>, &rows, m, num_routes * k / 8);
 }
 
 template <class T>

@@ -121,7 +121,7 @@ void project_routed(vk_pool *pool, const vk_linear *stack, int64_t num_experts, 
   }
   int64_t tasks = (n + kPanels * kPanel - 1) / (kPanels * kPanel);
   Grouped<T> job = {pool, linears, rows, x, out, tasks};
-  pool_run(pool, project_expert<T>, &job, count * tasks);
+  pool_run(pool, project_expert<T>, &job, count * tasks, projection_nanoseconds(count * n * stack->k, 1));
 }
 
 /* The rows of tokens and of routes. */

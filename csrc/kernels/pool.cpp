@@ -19,6 +19,8 @@ namespace {
 
 constexpr int64_t kSpinNanoseconds = 60000;
 constexpr int kMaxThreads = 1024;
+/* What it takes to share a job out and to wait for its end, with some margin. */
+constexpr int64_t kAloneNanoseconds = 3000;
 constexpr int kBits = 32;
 constexpr uint64_t kMask = 0xFFFFFFFF;
 
@@ -167,8 +169,8 @@ VK_API void vk_pool_destroy(vk_pool *pool) {
 
 int pool_size(const vk_pool *pool) { return pool->size; }
 
-void pool_run(vk_pool *pool, vk_task task, void *job, int64_t count) {
-  if (pool->size == 1 || count == 1) {
+void pool_run(vk_pool *pool, vk_task task, void *job, int64_t count, int64_t nanoseconds) {
+  if (pool->size == 1 || count == 1 || nanoseconds < kAloneNanoseconds) {
     for (int64_t number = 0; number < count; number++) task(job, number, 0);
     return;
   }

@@ -8,8 +8,10 @@
 typedef void (*vk_task)(void *job, int64_t task, int worker);
 
 int pool_size(const vk_pool *pool);
-/* Runs tasks 0 to count - 1 (below 2^31), in any order, on all threads, and returns when all are done. */
-void pool_run(vk_pool *pool, vk_task task, void *job, int64_t count);
+/* Runs tasks 0 to count - 1 (below 2^31), in any order, on all threads, and returns when all are done.
+ * nanoseconds: about what all tasks take one thread. Little work is done by the caller alone: that is sooner done than
+ * telling the others, and does not wait for a thread that has just lost its core. */
+void pool_run(vk_pool *pool, vk_task task, void *job, int64_t count, int64_t nanoseconds);
 /* Memory that stays with the pool, 64-byte aligned: some pieces that a job's caller fills, and one for each worker.
  * Ends the process when the system has no memory, as the C++ runtime would: no result could be given. */
 enum { POOL_NORMED, POOL_WIDE, POOL_MIXED, POOL_TASKS, POOL_ROWS, POOL_ROUTES, POOL_PIECES };

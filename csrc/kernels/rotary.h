@@ -83,7 +83,8 @@ void rotate_tokens(void *argument, int64_t number, int) {
 template <class T>
 void rotate_all(const vk_attention *layer, const vk_step *step, typename T::Element *qkv) {
   Rotation<T> job = {layer, step, qkv};
-  pool_run(step->pool, rotate_tokens<T>, &job, (step->m + kRotated - 1) / kRotated);
+  int64_t numbers = step->m * (layer->num_heads + 2 * layer->num_kv_heads) * layer->head_dim;
+  pool_run(step->pool, rotate_tokens<T>, &job, (step->m + kRotated - 1) / kRotated, numbers / 2);
 }
 
 }  // namespace

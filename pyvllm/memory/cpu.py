@@ -18,6 +18,11 @@ from pathlib import Path
 from pyvllm.errors import DoesNotFit
 from pyvllm.memory.base import Memory, Pool, Region, Room, Tensor, TensorAt, pack, region_bytes
 
+#: Bytes of a huge page; weights are read a third to twice as fast through them as through pages of 4 KiB.
+HUGE_PAGE_BYTES = 2 * 2**20
+#: Of Linux 6.1 (include/uapi/asm-generic/mman-common.h); Python's mmap has no name for it.
+_MADV_COLLAPSE = 25
+
 
 class _Mapping:
     """A named anonymous mapping; it is unmapped when the last tensor over it is gone."""
@@ -25,12 +30,36 @@ class _Mapping:
     def __init__(self, name: str, nbytes: int) -> None:
         descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
         try:
-            os.ftruncate(descriptor, nbytes)
+            os.ftruncate(descriptor, nbytes + HUGE_PAGE_BYTES)
             self._map = mmap.mmap(descriptor, nbytes)
+            address = _address_of(self._map)
+            if nbytes >= HUGE_PAGE_BYTES and (offset := address % HUGE_PAGE_BYTES):
+                # A huge page needs an address and an offset that are equal within it. The address that was just given
+                # back is given again, unless another thread is quicker, and then there are no huge pages.
+                self._map.close()
+                self._map = mmap.mmap(descriptor, nbytes, offset=offset)
         finally:
             os.close(descriptor)
         self._pin = ctypes.c_char.from_buffer(self._map)
         self.address = ctypes.addressof(self._pin)
+        self._use_huge_pages(nbytes)
+
+    def _use_huge_pages(self, nbytes: int) -> None:
+        """Have the whole huge pages of the mapping made now, where the system can: an old or full one cannot."""
+        first = -self.address % HUGE_PAGE_BYTES
+        whole = (nbytes - first) // HUGE_PAGE_BYTES * HUGE_PAGE_BYTES
+        if whole <= 0:
+            return
+        for start in range(first, first + whole, HUGE_PAGE_BYTES):
+            self._map[start] = 0  # what is not there at all is not collapsed
+        # Through ctypes, which leaves the GIL meanwhile.
+        ctypes.CDLL(None).madvise(
+            ctypes.c_void_p(self.address + first), ctypes.c_size_t(whole), ctypes.c_int(_MADV_COLLAPSE)
+        )
+
+
+def _address_of(mapping: mmap.mmap) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(mapping))
 
 
 class _Ticket:

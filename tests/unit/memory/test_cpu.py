@@ -125,3 +125,21 @@ def test_cgroup_limits_of_both_versions_count_up_to_the_root(tmp_path, line, fol
 
 def test_host_room_is_at_most_the_free_memory():
     assert 0 < host_room().nbytes <= resource.getpagesize() * 2**40
+
+
+def test_a_large_region_is_in_huge_pages_where_the_system_makes_them():
+    memory = CpuMemory(cpu_tensor_at)
+    kept = memory.allocate("device", {"a": 64 * 2**20})
+    fields = {"ShmemPmdMapped": 0, "Rss": 0}
+    is_ours = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        name, _, rest = line.partition(":")
+        if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
+            is_ours = "vllm:device" in line
+        elif is_ours and name in fields:
+            fields[name] += int(rest.split()[0]) * 1024
+    if not fields["ShmemPmdMapped"]:
+        pytest.skip("this system makes no huge pages of shared memory")
+    # The ends of the region are less than a huge page each.
+    assert 60 * 2**20 <= fields["ShmemPmdMapped"] <= kept["a"].nbytes
+    memory.close()
