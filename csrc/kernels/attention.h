@@ -224,7 +224,7 @@ inline int64_t list_tasks(const vk_step *step, int64_t num_kv_heads, AttentionTa
   return count;
 }
 
-/* For each query and key about a quarter of a nanosecond for every 16 elements, and as much as two of them for softmax. */
+/* For each query and key a quarter of a nanosecond for every 16 elements, and twice that for the softmax, about. */
 inline int64_t attention_nanoseconds(const vk_attention *layer, const vk_step *step) {
   int64_t pairs = 0;
   for (int64_t number = 0; number < step->num_spans; number++) {

@@ -54,7 +54,8 @@ struct vk_mlp {
   float norm_eps;
 };
 
-/* A mixture of experts as the feed-forward half: x += sum of weight * down(silu(gate) * up) over each token's experts. */
+/* A mixture of experts as the feed-forward half: x += the sum of weight * down(silu(gate) * up) over the token's
+ * experts. */
 struct vk_moe {
   struct vk_linear router;        /* [num_experts, hidden] */
   struct vk_linear gate_up, down; /* of all experts: [num_experts * rows, k], each in one part */
