@@ -2,8 +2,8 @@
 
 The directory is made from the GGUF file. Every load is a fresh process and its files are in the page cache. Seconds are
 those of the load, imports left out; the peak is the process's (VmHWM). Needs pyvllm, transformers, safetensors, gguf.
-Exits 1 when a load of pyvllm is slower than transformers' of the same files, or its peak is above
-1.05 x (weights + prefetch buffers + largest tensor + an interpreter with torch).
+Exits 1 when a load of pyvllm is slower than transformers' of the same files, or the peak of one that expands, as
+transformers does, is above 1.05 x (weights + prefetch buffers + largest tensor + an interpreter with torch).
 """
 
 import argparse
@@ -57,14 +57,16 @@ def make_directory(gguf_file: str, directory: str) -> None:
     build_backend(read_vocab(source.gguf_metadata)).tokenizer.save(str(folder / "tokenizer.json"))
 
 
-def load_with_pyvllm(model: str, offload: str) -> dict[str, float]:
-    """Load once and say what it took and what the load itself reports."""
+def load_with_pyvllm(model: str, offload: str, gguf_weights: str = "expanded") -> dict[str, float]:
+    """Load once and say what it took and what the load itself reports.
+
+    gguf_weights: `expanded`, as the others do, which is about reading and converting; or `stored`, pyvllm's own way.
+    """
     from pyvllm import LLM
     from pyvllm.engine import llm_engine as _engine  # noqa: F401 -- brings torch, whose import is not part of a load
 
     start = time.perf_counter()
-    # Expanded, because the others expand: this is about reading and converting.
-    settings = {"device": "cpu", "dtype": "bfloat16", "gguf_weights": "expanded"}
+    settings = {"device": "cpu", "dtype": "bfloat16", "gguf_weights": gguf_weights}
     llm = LLM(model, offload_config=offload, max_model_len=MAX_MODEL_LEN, **settings)
     seconds = time.perf_counter() - start
     report = llm.offload_report()
@@ -125,6 +127,7 @@ def measure(models: dict[str, str], rounds: int, beside: Sequence[str]) -> dict[
     for files, path in models.items():
         for name, offload in OFFLOADS.items():
             loads[files, f"pyvllm {name}"] = ("pyvllm", path, offload)
+    loads["gguf", "pyvllm as stored"] = ("pyvllm", models["gguf"], "", "stored")
     answers = {key: [] for key in loads}
     for _ in range(rounds):
         for key, load in loads.items():
@@ -146,7 +149,9 @@ def report(figures: dict[tuple[str, str], dict[str, float]], interpreter: float)
         if "weights" in figure:
             least = figure["weights"] + figure["buffers"] + figure["largest"] + interpreter
             share = f"{figure['peak'] / least:.2f}"
-            is_good = is_good and ratio <= 1 and figure["peak"] <= 1.05 * least
+            # as stored, the weights are so few that the tokenizer counts: shown, and not held to the bar
+            is_held = not loader.endswith("as stored")
+            is_good = is_good and ratio <= 1 and (not is_held or figure["peak"] <= 1.05 * least)
         peak = figure["peak"] / MIB
         of_transformers = f"{ratio:.2f}" if beside else ""
         print(f"{files:10} {loader:16} {figure['seconds']:8.2f} {of_transformers:>16} {peak:9.0f} {share:>13}")

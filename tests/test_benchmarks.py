@@ -25,4 +25,4 @@ def test_a_c_process_refuses_a_configuration_within_twice_the_time_of_importing_
 def test_the_peak_of_a_load_is_the_weights_one_tensor_and_the_interpreter(smollm2_gguf):
     shown = run("load.py", str(smollm2_gguf), "--rounds", "1", "--without-transformers")
     assert shown.returncode == 0, shown.stdout + shown.stderr
-    assert shown.stdout.count("pyvllm") == 6
+    assert shown.stdout.count("pyvllm") == 7
