@@ -234,14 +234,17 @@ inline int64_t attention_nanoseconds(const vk_attention *layer, const vk_step *s
   return pairs * layer->num_heads * (layer->head_dim / 16 + 2) / 4;
 }
 
-/* out [m, H, D] of qkv [m, H + 2K, D], rotated, whose keys and values are in the cache. */
+/* out [m, H, D] of qkv [m, H + 2K, D], rotated, whose keys and values are in the cache; false: there is no memory. */
 template <class T>
-void attend_all(const vk_attention *layer, const vk_step *step, typename T::Element *qkv, typename T::Element *out) {
+bool attend_all(const vk_attention *layer, const vk_step *step, typename T::Element *qkv, typename T::Element *out) {
   int64_t most = (step->m / kTaskTokens + step->num_spans) * layer->num_kv_heads;
   auto *tasks = static_cast<AttentionTask *>(pool_shared(step->pool, POOL_TASKS, size_t(most) * sizeof(AttentionTask)));
+  int64_t wide = (layer->head_dim + 63) / 64 * 64;
+  if (!tasks || !pool_reserve(step->pool, size_t(kQueries * wide) * sizeof(float))) return false;
   Attending<T> job = {layer, step, tasks, qkv, out};
   int64_t count = list_tasks(step, layer->num_kv_heads, tasks);
   pool_run(step->pool, attend<T>, &job, count, attention_nanoseconds(layer, step));
+  return true;
 }
 
 }  // namespace

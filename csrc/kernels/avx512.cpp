@@ -16,43 +16,44 @@ typename T::Element *piece_of(const vk_step *step, int piece, int64_t count) {
 }
 
 template <class T>
-void attention_layer(const vk_attention *layer, const vk_step *step, void *stream) {
+bool attention_layer(const vk_attention *layer, const vk_step *step, void *stream) {
   using Element = typename T::Element;
   Element *x = static_cast<Element *>(stream);
   int64_t m = step->m, mixed_size = layer->num_heads * layer->head_dim;
   Element *normed = piece_of<T>(step, POOL_NORMED, m * layer->qkv.k);
   Element *qkv = piece_of<T>(step, POOL_WIDE, m * layer->qkv.n);
   Element *mixed = piece_of<T>(step, POOL_MIXED, m * mixed_size);
+  if (!normed || !qkv || !mixed) return false;
   normalise<T>(step->pool, layer->input_norm, layer->norm_eps, x, m, layer->qkv.k, normed);
-  project<T>(step->pool, &layer->qkv, normed, m, nullptr, qkv);
+  if (!project<T>(step->pool, &layer->qkv, normed, m, nullptr, qkv)) return false;
   rotate_all<T>(layer, step, qkv);
-  attend_all<T>(layer, step, qkv, mixed);
-  project<T>(step->pool, &layer->o, mixed, m, x, x);
+  return attend_all<T>(layer, step, qkv, mixed) && project<T>(step->pool, &layer->o, mixed, m, x, x);
 }
 
 template <class T>
-void attend_only(const vk_attention *layer, const vk_step *step, void *qkv, void *out) {
+bool attend_only(const vk_attention *layer, const vk_step *step, void *qkv, void *out) {
   using Element = typename T::Element;
   rotate_all<T>(layer, step, static_cast<Element *>(qkv));
-  attend_all<T>(layer, step, static_cast<Element *>(qkv), static_cast<Element *>(out));
+  return attend_all<T>(layer, step, static_cast<Element *>(qkv), static_cast<Element *>(out));
 }
 
 template <class T>
-void mlp_layer(const vk_mlp *layer, const vk_step *step, void *stream) {
+bool mlp_layer(const vk_mlp *layer, const vk_step *step, void *stream) {
   using Element = typename T::Element;
   Element *x = static_cast<Element *>(stream);
   int64_t m = step->m, hidden = layer->gate_up.k, size = layer->down.k;
   Element *normed = piece_of<T>(step, POOL_NORMED, m * hidden);
   Element *gate_up = piece_of<T>(step, POOL_WIDE, m * 2 * size);
   Element *mixed = piece_of<T>(step, POOL_MIXED, m * size);
+  if (!normed || !gate_up || !mixed) return false;
   normalise<T>(step->pool, layer->norm, layer->norm_eps, x, m, hidden, normed);
-  project<T>(step->pool, &layer->gate_up, normed, m, nullptr, gate_up);
+  if (!project<T>(step->pool, &layer->gate_up, normed, m, nullptr, gate_up)) return false;
   silu_and_mul<T>(step->pool, gate_up, m, size, mixed);
-  project<T>(step->pool, &layer->down, mixed, m, x, x);
+  return project<T>(step->pool, &layer->down, mixed, m, x, x);
 }
 
 template <class T>
-void moe_layer(const vk_moe *layer, const vk_step *step, void *stream) {
+bool moe_layer(const vk_moe *layer, const vk_step *step, void *stream) {
   using Element = typename T::Element;
   Element *x = static_cast<Element *>(stream);
   int64_t m = step->m, k = layer->router.k, num_routes = m * layer->top_k, size = layer->down.k;
@@ -61,27 +62,30 @@ void moe_layer(const vk_moe *layer, const vk_step *step, void *stream) {
   Element *wide = piece_of<T>(step, POOL_WIDE, num_routes * 2 * size > m * layer->num_experts
                                                    ? num_routes * 2 * size
                                                    : m * layer->num_experts);
-  normalise<T>(pool, layer->norm, layer->norm_eps, x, m, k, normed);
-  project<T>(pool, &layer->router, normed, m, nullptr, wide);
+  Element *gathered = piece_of<T>(step, POOL_ROWS, num_routes * k);
+  Element *mixed = piece_of<T>(step, POOL_MIXED, num_routes * size);
   Routing<T> routing = {layer, pool, wide, take_routes(pool, num_routes, layer->num_experts)};
+  if (!normed || !wide || !gathered || !mixed || !routing.routes.expert) return false;
+  normalise<T>(pool, layer->norm, layer->norm_eps, x, m, k, normed);
+  if (!project<T>(pool, &layer->router, normed, m, nullptr, wide)) return false;
+  if (!pool_reserve(pool, size_t(layer->num_experts + kLanes) * sizeof(float))) return false;
   pool_run(pool, route_token<T>, &routing, m, m * layer->num_experts * layer->top_k);
   const Routes &routes = routing.routes;
   gather_routes(routes, layer->num_experts);
-  Element *gathered = piece_of<T>(step, POOL_ROWS, num_routes * k);
   Rows<T> rows = {&routes, normed, gathered, k, layer->top_k};
   pool_run(pool, gather_token<T>, &rows, m, num_routes * k / 16);
-  project_routed<T>(pool, &layer->gate_up, layer->num_experts, routes.first, gathered, wide);
-  Element *mixed = piece_of<T>(step, POOL_MIXED, num_routes * size);
+  if (!project_routed<T>(pool, &layer->gate_up, layer->num_experts, routes.first, gathered, wide)) return false;
   silu_and_mul<T>(pool, wide, num_routes, size, mixed);
-  project_routed<T>(pool, &layer->down, layer->num_experts, routes.first, mixed, gathered);
+  if (!project_routed<T>(pool, &layer->down, layer->num_experts, routes.first, mixed, gathered)) return false;
   rows.tokens = x;
   pool_run(pool, sum_token<T>, &rows, m, num_routes * k / 8);
+  return true;
 }
 
 template <class T>
-void linear_layer(vk_pool *pool, const vk_linear *linear, const void *x, int64_t m, void *out) {
+bool linear_layer(vk_pool *pool, const vk_linear *linear, const void *x, int64_t m, void *out) {
   using Element = typename T::Element;
-  project<T>(pool, linear, static_cast<const Element *>(x), m, nullptr, static_cast<Element *>(out));
+  return project<T>(pool, linear, static_cast<const Element *>(x), m, nullptr, static_cast<Element *>(out));
 }
 
 template <class T>
@@ -110,6 +114,8 @@ void embed_rows(const vk_linear *table, const int64_t *ids, int64_t m, void *out
     default: return call(BF16);      \
   }
 
+/* The functions that return a number return 0 when there was no memory, and then the result is not to be used. */
+
 /* Whether this processor has what the other functions use. */
 VK_API int32_t vk_is_supported(void) {
   return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -118,35 +124,36 @@ VK_API int32_t vk_is_supported(void) {
 }
 
 /* The attention half of a layer; x [m, hidden] in place. */
-VK_API void vk_attention_run(const vk_attention *layer, const vk_step *step, void *x) {
+VK_API int32_t vk_attention_run(const vk_attention *layer, const vk_step *step, void *x) {
 #define CALL(T) attention_layer<T>(layer, step, x)
   BY_TYPE(layer->type, CALL)
 #undef CALL
 }
 
 /* out [m, H, D]: what queries see; qkv [m, H + 2K, D], whose keys and values are put into the cache. */
-VK_API void vk_attend_run(const vk_attention *layer, const vk_step *step, void *qkv, void *out) {
+VK_API int32_t vk_attend_run(const vk_attention *layer, const vk_step *step, void *qkv, void *out) {
 #define CALL(T) attend_only<T>(layer, step, qkv, out)
   BY_TYPE(layer->type, CALL)
 #undef CALL
 }
 
 /* The dense feed-forward half of a layer; x [m, hidden] in place. */
-VK_API void vk_mlp_run(const vk_mlp *layer, const vk_step *step, void *x) {
+VK_API int32_t vk_mlp_run(const vk_mlp *layer, const vk_step *step, void *x) {
 #define CALL(T) mlp_layer<T>(layer, step, x)
   BY_TYPE(layer->type, CALL)
 #undef CALL
 }
 
 /* The feed-forward half of a layer as a mixture of experts; x [m, hidden] in place. */
-VK_API void vk_moe_run(const vk_moe *layer, const vk_step *step, void *x) {
+VK_API int32_t vk_moe_run(const vk_moe *layer, const vk_step *step, void *x) {
 #define CALL(T) moe_layer<T>(layer, step, x)
   BY_TYPE(layer->type, CALL)
 #undef CALL
 }
 
 /* out [m, n] of x [m, k]. */
-VK_API void vk_linear_run(vk_pool *pool, const vk_linear *linear, int64_t type, const void *x, int64_t m, void *out) {
+VK_API int32_t vk_linear_run(vk_pool *pool, const vk_linear *linear, int64_t type, const void *x, int64_t m,
+                             void *out) {
 #define CALL(T) linear_layer<T>(pool, linear, x, m, out)
   BY_TYPE(type, CALL)
 #undef CALL

@@ -18,6 +18,7 @@ struct Routes {
 
 inline Routes take_routes(vk_pool *pool, int64_t num_routes, int64_t num_experts) {
   auto *words = static_cast<int32_t *>(pool_shared(pool, POOL_ROUTES, size_t(3 * num_routes + num_experts + 1) * 4));
+  if (!words) return {};
   return {num_routes, words, reinterpret_cast<float *>(words + num_routes), words + 2 * num_routes,
           words + 3 * num_routes};
 }
@@ -102,12 +103,13 @@ void project_expert(void *argument, int64_t task, int worker) {
   project_rows<T>(&one, task % job.tasks_per_expert, worker);
 }
 
-/* out [num_routes, n] = each gathered row of x [num_routes, k] times its expert's rows of `stack`. */
+/* out [num_routes, n] = each gathered row of x [num_routes, k] times its expert's rows of `stack`; false: no memory. */
 template <class T>
-void project_routed(vk_pool *pool, const vk_linear *stack, int64_t num_experts, const int32_t *first,
+bool project_routed(vk_pool *pool, const vk_linear *stack, int64_t num_experts, const int32_t *first,
                     const typename T::Element *x, typename T::Element *out) {
   size_t nbytes = size_t(num_experts) * (sizeof(vk_linear) + 2 * sizeof(int32_t));
   auto *linears = static_cast<vk_linear *>(pool_shared(pool, POOL_TASKS, nbytes));
+  if (!linears || !reserve_rows<T>(pool, stack)) return false;
   auto *rows = reinterpret_cast<int32_t *>(linears + num_experts);
   int64_t n = stack->n / num_experts, count = 0;
   for (int64_t expert = 0; expert < num_experts; expert++) {
@@ -122,6 +124,7 @@ void project_routed(vk_pool *pool, const vk_linear *stack, int64_t num_experts, 
   int64_t tasks = (n + kPanels * kPanel - 1) / (kPanels * kPanel);
   Grouped<T> job = {pool, linears, rows, x, out, tasks};
   pool_run(pool, project_expert<T>, &job, count * tasks, projection_nanoseconds(count * n * stack->k, 1));
+  return true;
 }
 
 /* The rows of tokens and of routes. */

@@ -66,14 +66,15 @@ struct vk_moe {
   float norm_eps;
 };
 
+/* Those that return a number return 0 when there was no memory; vk_is_supported: when the processor is not served. */
 int32_t vk_is_supported(void);
 struct vk_pool *vk_pool_create(int32_t size);
 void vk_pool_destroy(struct vk_pool *pool);
-void vk_attention_run(const struct vk_attention *layer, const struct vk_step *step, void *x);
-void vk_attend_run(const struct vk_attention *layer, const struct vk_step *step, void *qkv, void *out);
-void vk_mlp_run(const struct vk_mlp *layer, const struct vk_step *step, void *x);
-void vk_moe_run(const struct vk_moe *layer, const struct vk_step *step, void *x);
-void vk_linear_run(struct vk_pool *pool, const struct vk_linear *linear, int64_t type, const void *x, int64_t m,
+int32_t vk_attention_run(const struct vk_attention *layer, const struct vk_step *step, void *x);
+int32_t vk_attend_run(const struct vk_attention *layer, const struct vk_step *step, void *qkv, void *out);
+int32_t vk_mlp_run(const struct vk_mlp *layer, const struct vk_step *step, void *x);
+int32_t vk_moe_run(const struct vk_moe *layer, const struct vk_step *step, void *x);
+int32_t vk_linear_run(struct vk_pool *pool, const struct vk_linear *linear, int64_t type, const void *x, int64_t m,
                    void *out);
 void vk_norm_run(struct vk_pool *pool, const void *weight, float eps, int64_t type, const void *x, int64_t m, int64_t k,
                  void *out);

@@ -62,13 +62,22 @@ void project_rows(void *argument, int64_t task, int worker) {
 /* About 8 elements a nanosecond are read from memory, and 100 multiplied. */
 inline int64_t projection_nanoseconds(int64_t elements, int64_t m) { return elements / 8 + elements * m / 100; }
 
-/* out [m, n] = x [m, k] W^T + bias + residual. */
+/* Has memory for the rows of a task, where they must be expanded; false when the system has none. */
 template <class T>
-void project(vk_pool *pool, const vk_linear *linear, const typename T::Element *x, int64_t m,
+bool reserve_rows(vk_pool *pool, const vk_linear *linear) {
+  if (linear->num_parts == 1 && linear->parts[0].type == T::kType) return true;
+  return pool_reserve(pool, size_t(kPanels * kPanel * linear->k) * sizeof(typename T::Element));
+}
+
+/* out [m, n] = x [m, k] W^T + bias + residual; false when there is no memory. */
+template <class T>
+bool project(vk_pool *pool, const vk_linear *linear, const typename T::Element *x, int64_t m,
              const typename T::Element *residual, typename T::Element *out) {
+  if (!reserve_rows<T>(pool, linear)) return false;
   Projection<T> job = {linear, pool, x, residual, out, m};
   int64_t tasks = (linear->n + kPanels * kPanel - 1) / (kPanels * kPanel);
   pool_run(pool, project_rows<T>, &job, tasks, projection_nanoseconds(linear->n * linear->k, m));
+  return true;
 }
 
 /* Rows of tokens that are prepared for a projection. */

@@ -129,8 +129,7 @@ void *grown(Buffer *buffer, size_t nbytes) {
     free(buffer->data);
     size_t rounded = (nbytes + 4095) / 4096 * 4096;
     buffer->data = aligned_alloc(64, rounded);
-    if (!buffer->data) abort();
-    buffer->nbytes = rounded;
+    buffer->nbytes = buffer->data ? rounded : 0;
   }
   return buffer->data;
 }
@@ -190,5 +189,11 @@ void pool_run(vk_pool *pool, vk_task task, void *job, int64_t count, int64_t nan
 }
 
 void *pool_shared(vk_pool *pool, int piece, size_t nbytes) { return grown(&pool->shared[piece], nbytes); }
+
+bool pool_reserve(vk_pool *pool, size_t nbytes) {
+  for (int worker = 0; worker < pool->size; worker++)
+    if (!grown(&pool->scratch[worker], nbytes)) return false;
+  return true;
+}
 
 void *pool_scratch(vk_pool *pool, int worker, size_t nbytes) { return grown(&pool->scratch[worker], nbytes); }

@@ -13,8 +13,9 @@ int pool_size(const vk_pool *pool);
  * telling the others, and does not wait for a thread that has just lost its core. */
 void pool_run(vk_pool *pool, vk_task task, void *job, int64_t count, int64_t nanoseconds);
 /* Memory that stays with the pool, 64-byte aligned: some pieces that a job's caller fills, and one for each worker.
- * Ends the process when the system has no memory, as the C++ runtime would: no result could be given. */
+ * NULL when the system has none; a worker's own is there once pool_reserve has said so. */
 enum { POOL_NORMED, POOL_WIDE, POOL_MIXED, POOL_TASKS, POOL_ROWS, POOL_ROUTES, POOL_PIECES };
 void *pool_shared(vk_pool *pool, int piece, size_t nbytes);
+bool pool_reserve(vk_pool *pool, size_t nbytes);
 void *pool_scratch(vk_pool *pool, int worker, size_t nbytes);
 #endif

@@ -55,7 +55,7 @@ def _attention(layer: Any, kernels: Kernels) -> Half:
     struct.num_heads, struct.num_kv_heads, struct.head_dim = _heads(module)
     struct.type, struct.scale, struct.norm_eps = TYPES[norm.weight.dtype], module.head_dim**-0.5, norm.eps
     run = kernels.library.vk_attention_run
-    return lambda step, x: run(struct, step.struct, kernels.pointer(x))
+    return lambda step, x: kernels.check(run(struct, step.struct, kernels.pointer(x)))
 
 
 def _feed_forward(layer: Any, kernels: Kernels) -> Half:
@@ -69,7 +69,7 @@ def _feed_forward(layer: Any, kernels: Kernels) -> Half:
     struct.norm = kernels.pointer(norm.weight)
     struct.type, struct.norm_eps = TYPES[norm.weight.dtype], norm.eps
     run = kernels.library.vk_mlp_run
-    return lambda step, x: run(struct, step.struct, kernels.pointer(x))
+    return lambda step, x: kernels.check(run(struct, step.struct, kernels.pointer(x)))
 
 
 def _experts(module: SparseMoeBlock, norm: RMSNorm, kernels: Kernels) -> Half:
@@ -82,7 +82,7 @@ def _experts(module: SparseMoeBlock, norm: RMSNorm, kernels: Kernels) -> Half:
     struct.num_experts, struct.top_k = struct.router.n, module.top_k
     struct.is_normalised, struct.type = module.norm_topk_prob, TYPES[norm.weight.dtype]
     run = kernels.library.vk_moe_run
-    return lambda step, x: run(struct, step.struct, kernels.pointer(x))
+    return lambda step, x: kernels.check(run(struct, step.struct, kernels.pointer(x)))
 
 
 def _set_linear(kernels: Kernels, linear: Any, module: Linear) -> None:

@@ -80,6 +80,11 @@ class Kernels:
         self.set_linear(linear, parts, columns, bias)
         return Matrix(linear, parts, bias)
 
+    def check(self, is_done: int) -> None:
+        """Raise MemoryError if a call of the library says that it had no memory to compute in."""
+        if not is_done:
+            raise MemoryError("the CPU kernels could not get memory for this step; lower max_num_batched_tokens")
+
     def embed(self, table: Matrix, token_ids: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """Look up rows. token_ids: [T] int64, each below its rows. Gives [T, E]."""
         out = torch.empty((len(token_ids), table.struct.k), dtype=dtype)
@@ -90,8 +95,10 @@ class Kernels:
     def linear(self, linear: Matrix, x: torch.Tensor) -> torch.Tensor:
         """Project x [T, K], contiguous; [T, N]."""
         out = torch.empty((x.shape[0], linear.struct.n), dtype=x.dtype)
-        self.library.vk_linear_run(
-            self.pool, linear.struct, TYPES[x.dtype], self.pointer(x), x.shape[0], self.pointer(out)
+        self.check(
+            self.library.vk_linear_run(
+                self.pool, linear.struct, TYPES[x.dtype], self.pointer(x), x.shape[0], self.pointer(out)
+            )
         )
         return out
 

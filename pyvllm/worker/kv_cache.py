@@ -100,5 +100,5 @@ class KernelAttention:
         layer.num_heads, layer.num_kv_heads, layer.head_dim = q.shape[1], k.shape[1], q.shape[2]
         layer.type, layer.scale = TYPES[qkv.dtype], self._cache.scale
         step = self.kernel_step.struct
-        kernels.library.vk_attend_run(layer, step, kernels.pointer(qkv), kernels.pointer(out))
+        kernels.check(kernels.library.vk_attend_run(layer, step, kernels.pointer(qkv), kernels.pointer(out)))
         return out.to(q.dtype)

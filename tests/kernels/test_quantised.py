@@ -63,3 +63,9 @@ def test_parts_of_unlike_types_equal_their_expansion(kernels):
     x = torch.randn(3, 256, generator=torch.Generator().manual_seed(0)).bfloat16()
     found = kernels.linear(kernels.make_linear(parts, 256), x)
     assert torch.equal(found, kernels.linear(kernels.make_linear([plain_rows(whole)], 256), x))
+
+
+def test_a_projection_without_memory_to_expand_in_says_so(kernels):
+    endless = kernels.make_linear([Rows(torch.zeros(34, dtype=torch.uint8), TYPE_NUMBERS["Q8_0"], 1)], 2**45)
+    with pytest.raises(MemoryError, match="could not get memory for this step"):
+        kernels.linear(endless, torch.zeros(1, 32))
