@@ -97,7 +97,8 @@ class LLMEngine:
         self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name="vllm-engine", daemon=True)
         self._thread.start()
-        # A thread inside torch when Python takes itself apart would end the process with an abort.
+        # A thread inside torch, or the last one to hold a tensor, when Python takes itself apart would end the process
+        # with an abort.
         atexit.register(self._stop)
 
     @classmethod
@@ -241,16 +242,16 @@ class LLMEngine:
         self._stop()
         atexit.unregister(self._stop)
         memory = self._model.memory
-        memory.close()
         del self._model, self._core
         release_caches(memory)
 
     def _stop(self) -> None:
-        """End the engine thread after the step that runs, and with it every request."""
+        """End the engine thread after the step that runs, and with it every request; then the memory's own threads."""
         with self._news:
             self._is_stopping = True
             self._news.notify()
         self._thread.join()
+        self._model.memory.close()
 
     def _tell(
         self, item: EngineRequest, texts: "queue.SimpleQueue[tuple[str, bool, int]]", on_text: OnText

@@ -81,7 +81,6 @@ def load_model(prepared: Prepared, progress: Progress | None, make_memory: MakeM
                 logger.warning(text)
         model = _build(prepared, memory, ProgressLine(progress))
         model.offload_report()
-        release_free_memory()
     except BaseException as error:
         memory.close()
         release_caches(memory)
@@ -96,6 +95,8 @@ def load_model(prepared: Prepared, progress: Progress | None, make_memory: MakeM
 
 def _build(prepared: Prepared, memory: Memory, progress: Progress) -> LoadedModel:
     tokenizer = _tokenizer(prepared)
+    # Building a vocabulary frees about as much as it keeps: given back here it does not stand beside the weights.
+    release_free_memory()
     with torch.inference_mode():
         num_threads = _num_threads(prepared.config)
         kernels = load_kernels(num_threads) if prepared.plan.capacity.device == "cpu" else None
