@@ -149,9 +149,7 @@ def report(figures: dict[tuple[str, str], dict[str, float]], interpreter: float)
         if "weights" in figure:
             least = figure["weights"] + figure["buffers"] + figure["largest"] + interpreter
             share = f"{figure['peak'] / least:.2f}"
-            # as stored, the weights are so few that the tokenizer counts: shown, and not held to the bar
-            is_held = not loader.endswith("as stored")
-            is_good = is_good and ratio <= 1 and (not is_held or figure["peak"] <= 1.05 * least)
+            is_good = is_good and ratio <= 1 and figure["peak"] <= 1.05 * least
         peak = figure["peak"] / MIB
         of_transformers = f"{ratio:.2f}" if beside else ""
         print(f"{files:10} {loader:16} {figure['seconds']:8.2f} {of_transformers:>16} {peak:9.0f} {share:>13}")
