@@ -86,13 +86,13 @@ def test_the_pkg_config_file_moves_with_the_package(installed, tmp_path):
 def test_r138_the_library_finds_the_environment_that_it_lies_in(installed, tmp_path):
     environment, package = installed
     flags = _config(environment, "--cflags", "--libs")
-    (package / "config" / "offload.py").rename(package / "config" / "hidden.py")
+    (package / "config" / "offload_rules.py").rename(package / "config" / "hidden.py")
     try:
         done = run(_compile(tmp_path / "program", flags))
     finally:
-        (package / "config" / "hidden.py").rename(package / "config" / "offload.py")
+        (package / "config" / "hidden.py").rename(package / "config" / "offload_rules.py")
     assert done.returncode == 1
-    assert "cannot start pyvllm: ModuleNotFoundError: No module named 'pyvllm.config.offload'" in done.stderr
+    assert "cannot start pyvllm: ModuleNotFoundError: No module named 'pyvllm.config.offload_rules'" in done.stderr
 
 
 def test_vllm_config_names_what_it_knows(capsys):
