@@ -104,22 +104,34 @@ def test_a_model_without_a_template_says_so(tiny):
 
 
 ORDER = """
-    import json, sys
+    import json, sys, threading
     from pyvllm import clib
     greedy = {"temperature": 0, "ignore_eos": 1}
+
+    def listener(key, started, ends):
+        def hear(text, end):
+            started.set()
+            if end:
+                ends.append(key)
+            return True
+        return hear
+
     shared = "a beginning that fills two whole blocks"
     found = {}
     for name, fields in json.loads(sys.argv[2]).items():
         ends = []
         with clib.Engine(sys.argv[1], device=1, max_num_seqs=1, block_size=16, **fields) as engine:
             engine.complete(shared, max_tokens=1, **greedy)
-            texts = {"long": ("blocks the way", 120), "other": ("has nothing in common with it at all", 2),
-                     "shared": (shared + "!", 2)}
-            requests = [
-                engine.submit(prompt, lambda _, end, key=key: ends.append(key) or True if end else True,
-                              max_tokens=size, **greedy)
-                for key, (prompt, size) in texts.items()
-            ]
+            texts = {"long": ("blocks the way", 200), "other": ("has nothing in common with it at all", 20),
+                     "shared": (shared + "!", 20)}
+            requests = []
+            for key, (prompt, size) in texts.items():
+                started = threading.Event()
+                hear = listener(key, started, ends)
+                requests.append(engine.submit(prompt, hear, max_tokens=size, **greedy))
+                # The long one is in the batch before the others come: they can only wait for it.
+                if key == "long":
+                    started.wait(60)
             for request in requests:
                 request.wait()
                 request.close()
