@@ -115,7 +115,7 @@ def test_warning_of_the_page_is_the_codes(document, text):
 
 @pytest.mark.parametrize(("document", "_"), table(OFFLOAD, "document", "what is meant"))
 def test_documents_of_the_empty_sets_are_accepted(document, _):
-    OffloadConfig.from_json(document)
+    assert OffloadConfig.from_json(document).is_offloading_enabled
 
 
 @pytest.mark.parametrize(("entry", "weight", "selected"), table(OFFLOAD, "entry", "weight", "selected"))

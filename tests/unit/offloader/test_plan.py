@@ -93,7 +93,9 @@ def test_a_streamed_tie_between_layers_is_refused_by_name():
 def test_a_tie_inside_one_streamed_layer_is_fine():
     specs = layer_specs(BLOCK, 4)
     specs = [replace(s, aliases=("model.layers.1.twin",)) if s.name.startswith("model.layers.1.") else s for s in specs]
-    check_plan(plan_of(specs, prefetch(2)))
+    plan = plan_of(specs, prefetch(2))
+    check_plan(plan)
+    assert {spec.layer for spec in plan.at(Place.STREAMED)} == {1, 3}
 
 
 def test_layers_of_unlike_shapes_get_buffers_for_each_shape():
