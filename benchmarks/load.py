@@ -132,9 +132,7 @@ def measure(models: dict[str, str], rounds: int, beside: Sequence[str]) -> dict[
     for _ in range(rounds):
         for key, load in loads.items():
             answers[key].append(in_fresh_process(*load))
-    return {
-        key: {name: median(answer[name] for answer in runs) for name in runs[0]} for key, runs in answers.items()
-    }
+    return {key: {name: median(answer[name] for answer in runs) for name in runs[0]} for key, runs in answers.items()}
 
 
 def report(figures: dict[tuple[str, str], dict[str, float]], interpreter: float) -> bool:

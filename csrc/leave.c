@@ -1,37 +1,75 @@
 /*
  * The end of the process. A program may return from main while the library still computes for its other threads. Then the
- * static destructors of torch would run under a thread that uses what they destroy, and the process would die of it. So
- * computing is stopped first, in a handler that runs before them because it is registered after torch was loaded.
+ * static objects of torch would be destroyed under a thread that uses them, and the process would die of it. So computing
+ * is stopped first, by a handler that runs before their destructors: exit() takes the latest registered first.
+ *
+ * Being registered once is not enough. Torch makes an object of that kind the first time that a function of it is called,
+ * so the handler is registered anew after each step of an engine: what the step made is then older.
  */
+#define _GNU_SOURCE
 #include <Python.h>
+#include <ctype.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <pthread.h>
 #include <stdlib.h>
-#include <time.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "internal.h"
 
-static double cpu_seconds(void)
+/* Of the Itanium C++ ABI, 3.3.5: like atexit, but under a name by which the handler can be called and taken off again. */
+extern int __cxa_atexit(void (*handler)(void*), void* argument, void* owner);
+extern void __cxa_finalize(void* owner);
+
+static char owner;
+static pthread_mutex_t moving_lock = PTHREAD_MUTEX_INITIALIZER;
+static _Thread_local bool is_moving;
+
+/* Whether a task of this process runs or waits for a disk, whether or not it has a core at the moment. */
+static bool is_running(const char* task)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+    char path[64], stat[512];
+    snprintf(path, sizeof path, "/proc/self/task/%.20s/stat", task);
+    int descriptor = open(path, O_RDONLY | O_CLOEXEC);
+    if (descriptor < 0)
+        return false; /* it has just ended */
+    ssize_t length = read(descriptor, stat, sizeof stat - 1);
+    close(descriptor);
+    stat[length > 0 ? length : 0] = '\0';
+    const char* name_end = strrchr(stat, ')');
+    return name_end && (strncmp(name_end, ") R", 3) == 0 || strncmp(name_end, ") D", 3) == 0);
 }
 
-/* Wait until the process computes nothing any more, but not for ever: the host's own threads may never rest. */
+/* Whether any other thread computes. Source: proc(5), the state of a task. */
+static bool others_run(void)
+{
+    DIR* tasks = opendir("/proc/self/task");
+    if (!tasks)
+        return false;
+    pid_t self = gettid();
+    bool found = false;
+    for (struct dirent* entry; !found && (entry = readdir(tasks));)
+        found = isdigit((unsigned char)*entry->d_name) && atol(entry->d_name) != self && is_running(entry->d_name);
+    closedir(tasks);
+    return found;
+}
+
+/* Wait until all other threads rest, but not for ever: the host's own may never do. They must be found resting several
+ * times, for they are looked at one after the other, and one that rests may be waiting for one that runs. */
 static void wait_for_quiet(void)
 {
-    enum { STEPS = 500, STEP_US = 10000 };
-    for (int step = 0; step < STEPS; step++) {
-        double before = cpu_seconds();
-        usleep(STEP_US);
-        if (cpu_seconds() - before < STEP_US * 1e-7)
-            return;
+    enum { LOOKS = 5000, LOOK_US = 1000, ENOUGH = 3 };
+    for (int look = 0, quiet = 0; look < LOOKS && quiet < ENOUGH; look++) {
+        usleep(LOOK_US);
+        quiet = others_run() ? 0 : quiet + 1;
     }
 }
 
-static void stop_computing(void)
+static void stop_computing(void* nothing)
 {
-    if (!vllm__refuse_calls())
+    (void)nothing;
+    if (is_moving || !vllm__refuse_calls())
         return;
     PyGILState_Ensure(); /* never released, so that no thread begins another operation */
     wait_for_quiet();
@@ -39,8 +77,10 @@ static void stop_computing(void)
 
 void vllm__guard_exit(void)
 {
-    /* twice: once torch is there, and after what it loads with the first model */
-    static int times;
-    if (__atomic_fetch_add(&times, 1, __ATOMIC_RELAXED) < 2)
-        atexit(stop_computing);
+    pthread_mutex_lock(&moving_lock);
+    is_moving = true;
+    __cxa_finalize(&owner); /* calls the handler, which finds that it is only moved; its place in the list is used again */
+    is_moving = false;
+    __cxa_atexit(stop_computing, NULL, &owner);
+    pthread_mutex_unlock(&moving_lock);
 }

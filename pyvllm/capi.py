@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pyvllm import logger
 from pyvllm.capi_arguments import Arguments
 from pyvllm.capi_handles import Handles
+from pyvllm.engine.exit_guard import set_exit_guard
 from pyvllm.errors import GenerationError, InvalidArgument, Status, VllmError
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def bind(ffi: Any, lib: Any) -> None:
         name = f"vllm__py_{function.__name__}"
         ffi.def_extern(name=name, error=int(Status.UNKNOWN), onerror=calls.status_of)(function)
     logger.set_sink(calls.log, lib.vllm__logs_to_stderr)
+    set_exit_guard(lib.vllm__guard_exit)
 
 
 class _Calls:
@@ -70,9 +72,7 @@ class _Calls:
         from pyvllm.engine.start import load_engine
         from pyvllm.entrypoints.openai.chat_options import ChatOptions
 
-        self._lib.vllm__guard_exit()
         engine = load_engine(config, self._progress(progress, user_data))
-        self._lib.vllm__guard_exit()
         loaded = LoadedEngine(engine, ChatOptions(**parsers), config.model)
         out[0] = self._ffi.cast("vllm_engine*", self._engines.add(loaded))
         return Status.OK
@@ -218,7 +218,6 @@ class _Calls:
         words = self._arguments.texts(argv, argc, "argv")
         from pyvllm.entrypoints.openai.server import main
 
-        self._lib.vllm__guard_exit()
         try:
             out[0] = main(words[1:], stop_fd)
         except SystemExit as end:  # --help

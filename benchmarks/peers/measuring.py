@@ -86,12 +86,17 @@ def usage() -> _Usage:
     return _Usage(time.perf_counter(), (user + nice + system + irq + softirq + steal) / _TICK, own / _TICK)
 
 
-def _stat_fields(process: str) -> list[str]:
-    """The fields of /proc/PID/stat after the name, which may hold blanks; none when it has just ended."""
+def _read(process: str, name: str) -> str:
+    """The text of /proc/PID/name; empty when the process has just ended, or is another user's and may not be read."""
     try:
-        return Path("/proc", process, "stat").read_text().rpartition(")")[2].split()
+        return Path("/proc", process, name).read_text()
     except OSError:
-        return []
+        return ""
+
+
+def _stat_fields(process: str) -> list[str]:
+    """The fields of /proc/PID/stat after the name, which may hold blanks; none when it cannot be read."""
+    return _read(process, "stat").rpartition(")")[2].split()
 
 
 def foreign_share(before: _Usage, after: _Usage) -> float:
@@ -106,7 +111,7 @@ def memory() -> dict[str, int]:
     for entry in os.listdir("/proc"):
         stat = _stat_fields(entry) if entry.isdigit() else []
         if stat and int(stat[3]) == session:
-            for line in Path("/proc", entry, "smaps_rollup").read_text().splitlines():
+            for line in _read(entry, "smaps_rollup").splitlines():
                 name, _, value = line.partition(":")
                 if name.lower() in found:
                     found[name.lower()] += int(value.split()[0]) * 1024

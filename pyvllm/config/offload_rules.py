@@ -111,9 +111,7 @@ def _parse(text: str) -> object:
     """Parse JSON text; numbers stay as written and objects keep their pairs, so that no rule is lost in conversion."""
     try:
         text.encode()
-        return json.loads(
-            text, object_pairs_hook=Pairs, parse_float=Written, parse_int=Written, parse_constant=Written
-        )
+        return json.loads(text, object_pairs_hook=Pairs, parse_float=Written, parse_int=Written, parse_constant=Written)
     except RecursionError as error:
         raise InvalidArgument("offload_config is nested too deeply; it must be one JSON object") from error
     except UnicodeEncodeError as error:

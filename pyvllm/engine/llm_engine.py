@@ -16,6 +16,7 @@ from pyvllm.core.request import Request
 from pyvllm.core.scheduler import Scheduler
 from pyvllm.engine.devices import MakeMemory, release_caches
 from pyvllm.engine.engine_core import EngineCore, EngineRequest, Listener
+from pyvllm.engine.exit_guard import renew_exit_guard
 from pyvllm.engine.loading import LoadedModel, load_model
 from pyvllm.engine.output_processor import OutputProcessor
 from pyvllm.engine.pooling import is_embedding_model
@@ -313,6 +314,7 @@ class LLMEngine:
         """The engine thread: take in what was submitted, step while there is something to do."""
         core = self._core
         while True:
+            renew_exit_guard()
             with self._news:
                 self._news.wait_for(lambda: self._inbox or core.has_requests or self._is_stopping)
                 arrived, self._inbox = self._inbox, []

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from pyvllm import logger
+from pyvllm.engine.exit_guard import renew_exit_guard
 
 #: Hears bytes done, bytes planned and a weight's name; false stops the load.
 Progress = Callable[[int, int, str], bool]
@@ -31,6 +32,7 @@ class ProgressLine:
 
     def __call__(self, done: int, planned: int, name: str) -> bool:
         """Show the state and ask the caller whether to go on."""
+        renew_exit_guard()
         now = self._clock()
         if self._draws and (done == planned or now - self._shown > _REDRAW_S):
             self._shown = now

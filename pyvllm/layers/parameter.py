@@ -60,8 +60,7 @@ def matrix_rows(weight: torch.Tensor, stored: StoredParts | None) -> tuple[list[
         return [plain_rows(weight.flatten(0, -2))], weight.shape[-1]
     pieces = torch.split(weight.view(-1), [nbytes for _, _, nbytes in stored.parts])
     rows = [
-        Rows(piece, TYPE_NUMBERS[kind], count)
-        for piece, (kind, count, _) in zip(pieces, stored.parts, strict=True)
+        Rows(piece, TYPE_NUMBERS[kind], count) for piece, (kind, count, _) in zip(pieces, stored.parts, strict=True)
     ]
     return rows, stored.columns
 

@@ -102,9 +102,7 @@ class Cudart:
             "PageableMemoryAccessUsesHostPageTables",
         )
         kinds = self._runtime.cudaDeviceAttr
-        answers = [
-            self.call("cudaDeviceGetAttribute", getattr(kinds, f"cudaDevAttr{name}"), DEVICE) for name in names
-        ]
+        answers = [self.call("cudaDeviceGetAttribute", getattr(kinds, f"cudaDevAttr{name}"), DEVICE) for name in names]
         return DeviceAttributes(*map(bool, answers))
 
     def device_name(self) -> str:

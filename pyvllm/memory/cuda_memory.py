@@ -80,9 +80,7 @@ class CudaMemory(Memory):
         self._cudart = Cudart()
         self._torch = torch_side
         self._device_limit = device_limit
-        self._access = HostAccess(
-            self._cudart.attributes(), read_environment() if environment is None else environment
-        )
+        self._access = HostAccess(self._cudart.attributes(), read_environment() if environment is None else environment)
         self.device_name = self._cudart.device_name()
         self.torch_device = torch_side.device
         self.is_one_pool = self._access.attributes.is_integrated

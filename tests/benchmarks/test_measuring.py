@@ -1,9 +1,11 @@
 """What every row is timed with: the prompts, the clocks, and the answer of a whole process."""
 
 import json
+import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from peers.measuring import Runs, Task, foreign_share, make_prompts, measure, memory, usage
@@ -76,6 +78,19 @@ def test_memory_counts_the_processes_of_the_session():
         both = memory()["rss"]
         held.communicate("\n")
     assert both - alone > 50_000_000
+
+
+def test_a_process_of_the_session_that_may_not_be_read_is_left_out(monkeypatch):
+    read_text = Path.read_text
+
+    def refuse_parent(path, *arguments, **options):
+        if path == Path("/proc", str(os.getppid()), "smaps_rollup"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return read_text(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "getsid", lambda _: int(read_text(Path("/proc/self/stat")).rpartition(")")[2].split()[3]))
+    monkeypatch.setattr(Path, "read_text", refuse_parent)
+    assert memory()["rss"] > 10_000_000
 
 
 def test_a_failed_process_gives_its_last_line_as_the_error():

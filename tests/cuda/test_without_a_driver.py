@@ -71,8 +71,7 @@ def test_auto_falls_to_the_cpu_with_one_line_that_says_so(model):
 def test_any_other_error_does_not_fall_back(model, error):
     """Another answer of the runtime, through the real bindings' types."""
     before = (
-        "from cuda.bindings import runtime; "
-        f"runtime.cudaGetDeviceCount = lambda: (runtime.cudaError_t.{error}, None)"
+        f"from cuda.bindings import runtime; runtime.cudaGetDeviceCount = lambda: (runtime.cudaError_t.{error}, None)"
     )
     run = load(model, "auto", before)
     assert run.stdout.startswith("ModelLoadError 2 device auto: CUDA was asked for and is not usable: ")

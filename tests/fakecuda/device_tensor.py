@@ -84,7 +84,7 @@ def _ranges(name: str, args: Any, leaf: torch.Tensor, is_write: bool) -> list[tu
         address, row_bytes = leaf.data_ptr(), leaf.stride(0) * leaf.element_size() if leaf.dim() else 0
         if name == "aten::embedding":
             return [(address + row * row_bytes, row_bytes, False, 1) for row in args[1].flatten().tolist()]
-        span = (sum((size - 1) * stride for size, stride in zip(leaf.shape, leaf.stride(), strict=True)) + 1)
+        span = sum((size - 1) * stride for size, stride in zip(leaf.shape, leaf.stride(), strict=True)) + 1
         return [(address, span * leaf.element_size(), is_write, _times(args, leaf))]
 
 

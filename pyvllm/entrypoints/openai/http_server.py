@@ -45,9 +45,7 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def serve(
-    service: Service, api_keys: Sequence[str], listener: socket.socket, stop_fd: int | None = None
-) -> None:
+def serve(service: Service, api_keys: Sequence[str], listener: socket.socket, stop_fd: int | None = None) -> None:
     """Serve until `stop_fd` can be read, or, without one, until SIGTERM or SIGINT.
 
     The caller closes service and listener.

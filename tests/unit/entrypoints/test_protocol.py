@@ -51,9 +51,7 @@ def test_bad_field_is_named(name, value):
     assert (error.status, error.kind, error.param) == (400, "BadRequestError", name)
     assert f"'{name}'" in error.message
     assert len(error.message) < 300
-    assert error.body() == {
-        "error": {"message": error.message, "type": "BadRequestError", "param": name, "code": 400}
-    }
+    assert error.body() == {"error": {"message": error.message, "type": "BadRequestError", "param": name, "code": 400}}
 
 
 @pytest.mark.parametrize("name", NEUTRAL)

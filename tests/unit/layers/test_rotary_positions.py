@@ -69,9 +69,7 @@ def test_scores_depend_on_the_distance_of_two_positions_alone():
     q, k = torch.randn(2, 1, 1, 64, generator=torch.Generator().manual_seed(0))
 
     def score(position_q, position_k):
-        turned = [
-            rotate(x, *rotary(torch.tensor([at]), x.dtype)) for x, at in ((q, position_q), (k, position_k))
-        ]
+        turned = [rotate(x, *rotary(torch.tensor([at]), x.dtype)) for x, at in ((q, position_q), (k, position_k))]
         return (turned[0] * turned[1]).sum().item()
 
     assert score(17, 5) == pytest.approx(score(112, 100), abs=1e-4)
