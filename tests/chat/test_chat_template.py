@@ -3,7 +3,8 @@
 import asyncio
 import json
 import threading
-import time
+import tracemalloc
+from contextlib import contextmanager
 
 import pytest
 import transformers
@@ -15,10 +16,23 @@ from pyvllm.tokenizer.chat_template_files import load_chat_templates
 USER = [{"role": "user", "content": "hi"}]
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 LEN = 4096
+#: So far away that only a count can refuse a template before it.
+FAR = Deadline(cpu_s=100, wall_s=200)
 
 
 def render(source, messages=USER, **more):
-    return ChatTemplate(source, TOKENS, deadline=Deadline(cpu_s=0.3)).render(messages, LEN, **more)
+    return ChatTemplate(source, TOKENS, deadline=FAR).render(messages, LEN, **more)
+
+
+@contextmanager
+def little_memory():
+    """Hold what is allocated inside to 32 MiB at a time, on whatever thread."""
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < 32 * 2**20
+    finally:
+        tracemalloc.stop()
 
 
 REFUSED = [
@@ -91,11 +105,10 @@ REMOVED = ["center", "format", "pprint", "indent", "wordwrap", "xmlattr", "batch
 
 
 @pytest.mark.parametrize("source", REFUSED)
-def test_attack_is_refused_in_a_moment_and_in_little_memory(source):
-    start = time.monotonic()
-    with pytest.raises((InvalidArgument, FormatError)):
+def test_attack_is_refused_by_a_count_and_not_by_the_clock_in_little_memory(source):
+    with little_memory(), pytest.raises((InvalidArgument, FormatError)) as refused:
         render(source)
-    assert time.monotonic() - start < 9
+    assert "takes longer" not in str(refused.value)
 
 
 @pytest.mark.parametrize("name", REMOVED)
@@ -113,10 +126,10 @@ def test_attribute_filter_cannot_reach_an_internal():
 
 def test_nothing_is_computed_while_a_template_is_compiled():
     source = "{{ ('" + "a" * 100_000 + "' | replace('a', '" + "b" * 100_000 + "')) }}"
-    start = time.monotonic()
-    with pytest.raises(InvalidArgument, match="makes a text of more than"):
-        render(source)
-    assert time.monotonic() - start < 2
+    with little_memory():
+        template = ChatTemplate(source, TOKENS, deadline=FAR)
+        with pytest.raises(InvalidArgument, match="makes a text of more than"):
+            template.render(USER, LEN)
 
 
 LOOPS = "".join(f"{{% for m{i} in messages %}}" for i in range(4)) + "{% endfor %}" * 4
@@ -124,11 +137,13 @@ LOOPS = "".join(f"{{% for m{i} in messages %}}" for i in range(4)) + "{% endfor 
 
 def test_loops_without_end_are_stopped_at_the_deadline():
     template = ChatTemplate(LOOPS, {}, deadline=Deadline(cpu_s=0.2))
-    start = time.monotonic()
     with pytest.raises(InvalidArgument, match=r"takes longer than 0\.2 s"):
         template.render(USER * 200, LEN)
-    assert time.monotonic() - start < 12
-    assert not [thread for thread in threading.enumerate() if thread.name == "vllm-template"]
+    # On a busy machine a thread that was stopped may need a while to get to its end.
+    for thread in threading.enumerate():
+        if thread.name == "vllm-template":
+            thread.join(60)
+            assert not thread.is_alive()
     assert template.render(USER, LEN) == ""
 
 
