@@ -3,7 +3,6 @@
 import asyncio
 import json
 import threading
-import time
 
 import pytest
 
@@ -146,25 +145,44 @@ def test_asyncio_hears_every_text_and_one_end(llm):
         assert "".join(news.text for news in found) == llm.generate(f"prompt {number}", params)[0].outputs[0].text
 
 
+class Gates:
+    """A logits processor that lets its request go on at some tokens only once something has happened."""
+
+    def __init__(self):
+        self.num_tokens, self.at = 0, {number: threading.Event() for number in (1, 100, 200)}
+
+    def __call__(self, token_ids, logits):
+        self.num_tokens += 1
+        if gate := self.at.get(self.num_tokens):
+            assert gate.wait(120)
+
+
+async def until(condition):
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
 def test_a_task_that_is_cancelled_stops_its_request(llm):
-    long = SamplingParams(temperature=0, max_tokens=240, ignore_eos=True)
-    # It holds every step up, so that the other request cannot be over before it is left.
-    slow = llm._engine.submit("slow", long, logits_processors=[lambda ids, logits: time.sleep(0.005)])
+    long, gates, stats = SamplingParams(temperature=0, max_tokens=240, ignore_eos=True), Gates(), llm._engine.stats
+    other = llm._engine.submit("other", long, logits_processors=[gates])
 
     async def leave():
         task = asyncio.create_task(_texts(llm._engine, "never ends", 240))
-        await asyncio.sleep(0.1)
-        assert llm._engine.stats().num_running == 2
+        await until(lambda: stats().num_waiting == 1)
+        gates.at[1].set()
+        await until(lambda: stats().num_running == 2)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        while llm._engine.stats().num_running == 2:
-            await asyncio.sleep(0.001)
-        assert not slow.is_done
+        # The other waits at its 100th token until here and at its 200th until the end: it is not over before.
+        gates.at[100].set()
+        await until(lambda: stats().num_running == 1)
+        assert not other.is_done
 
     asyncio.run(leave())
-    llm._engine.cancel(slow)
-    assert slow.wait(60)
+    llm._engine.cancel(other)
+    gates.at[200].set()
+    assert other.wait(120)
 
 
 def test_asyncio_raises_what_the_engine_refuses(llm):

@@ -1,7 +1,6 @@
 """Tool and reasoning parsers: the formats, and that an answer in parts is read as the whole one is."""
 
 import json
-import time
 from itertools import pairwise
 
 import pytest
@@ -136,12 +135,12 @@ def test_a_tag_of_an_earlier_message_says_nothing_about_the_answer():
 
 @pytest.mark.parametrize("name", TOOL_PARSERS)
 def test_long_white_space_costs_no_more_than_its_length(name):
-    space = " \n" * 200_000
-    start = time.monotonic()
+    # A search that begins again at every blank would take hours and end in the timeout of the suite.
+    space = " \n" * 2_000_000
     for body in (f"<function=f>{space}x", f"{space}<function=f>{space}<parameter=a>{space}</parameter>{space}", space):
-        extract(name, f"{space}<tool_call>{body}</tool_call>{space}x{space}")
-    split("qwen3", space + "x")
-    assert time.monotonic() - start < 5
+        content, calls = extract(name, f"{space}<tool_call>{body}</tool_call>{space}x{space}")
+        assert content.strip().endswith("x") and len(calls) <= 1
+    assert split("qwen3", space + "x")[1].strip() == "x"
 
 
 def test_a_long_call_in_small_parts_costs_no_more_than_its_length():
