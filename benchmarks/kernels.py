@@ -33,9 +33,12 @@ def copies_of(kind: str, rows: int, columns: int) -> list[torch.Tensor]:
     """Matrices of small numbers (of any bits, where they are quantised: the time is the same)."""
     nbytes = stored_bytes(kind, rows, columns)
     count = max(2, SPREAD // nbytes)
-    pool = CpuMemory(cpu_tensor_at).allocate("device", {str(number): nbytes for number in range(count)})
+    memory = CpuMemory(cpu_tensor_at)
+    pool = memory.allocate("device", {str(number): nbytes for number in range(count)})
     for tensor in pool.values():
         tensor.random_(1, 60)
+    memory.wait_copy(memory.start_copy(()))  # what is queued after the making of the huge pages
+    memory.close()
     return list(pool.values())
 
 

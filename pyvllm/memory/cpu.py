@@ -22,6 +22,8 @@ from pyvllm.memory.base import Memory, Pool, Region, Room, Tensor, TensorAt, pac
 HUGE_PAGE_BYTES = 2 * 2**20
 #: Of Linux 6.1 (include/uapi/asm-generic/mman-common.h); Python's mmap has no name for it.
 _MADV_COLLAPSE = 25
+#: Huge pages that are made in one call: a closing memory waits for no more than that.
+_PIECE_PAGES = 16
 
 
 class _Mapping:
@@ -42,19 +44,25 @@ class _Mapping:
             os.close(descriptor)
         self._pin = ctypes.c_char.from_buffer(self._map)
         self.address = ctypes.addressof(self._pin)
-        self._use_huge_pages(nbytes)
+        self._nbytes = nbytes
 
-    def _use_huge_pages(self, nbytes: int) -> None:
-        """Have the whole huge pages of the mapping made now, where the system can: an old or full one cannot."""
+    def huge_pages(self) -> range:
+        """Where the whole huge pages of the mapping begin, in bytes from its start."""
         first = -self.address % HUGE_PAGE_BYTES
-        whole = (nbytes - first) // HUGE_PAGE_BYTES * HUGE_PAGE_BYTES
-        if whole <= 0:
-            return
-        for start in range(first, first + whole, HUGE_PAGE_BYTES):
-            self._map[start] = 0  # what is not there at all is not collapsed
+        return range(first, self._nbytes - HUGE_PAGE_BYTES + 1, HUGE_PAGE_BYTES)
+
+    def make_huge(self, first: int, count: int) -> None:
+        """Have so many huge pages made of small ones where the system can: an old or full one cannot.
+
+        first: where they begin, as `huge_pages` gives it. What has been written into them stays.
+        """
+        for start in range(first, first + count * HUGE_PAGE_BYTES, HUGE_PAGE_BYTES):
+            self._map[start]  # what is not there at all is not collapsed
         # Through ctypes, which leaves the GIL meanwhile.
         ctypes.CDLL(None).madvise(
-            ctypes.c_void_p(self.address + first), ctypes.c_size_t(whole), ctypes.c_int(_MADV_COLLAPSE)
+            ctypes.c_void_p(self.address + first),
+            ctypes.c_size_t(count * HUGE_PAGE_BYTES),
+            ctypes.c_int(_MADV_COLLAPSE),
         )
 
 
@@ -63,13 +71,14 @@ def _address_of(mapping: mmap.mmap) -> int:
 
 
 class _Ticket:
-    """One batch of copies on the reader thread."""
+    """One batch of copies on the memory's thread."""
 
     def __init__(self, copies: Sequence[tuple[Tensor, Tensor]]) -> None:
         self.copies = copies
         self.done = threading.Event()
 
-    def run(self) -> None:
+    def run(self, is_closing: threading.Event) -> None:
+        """Copy, whether or not the memory is being closed: somebody waits."""
         for destination, source in self.copies:
             # memmove through ctypes leaves the GIL and stays on this one thread, unlike a tensor copy, which would
             # take compute threads away from the layer that runs meanwhile.
@@ -78,8 +87,27 @@ class _Ticket:
         self.done.set()
 
 
+class _Collapse:
+    """The making of a region's huge pages on the memory's thread."""
+
+    def __init__(self, mapping: _Mapping) -> None:
+        self._mapping = mapping
+
+    def run(self, is_closing: threading.Event) -> None:
+        """Go through the region piece by piece, until the memory is closed."""
+        starts = self._mapping.huge_pages()
+        for at in range(0, len(starts), _PIECE_PAGES):
+            if is_closing.is_set():
+                return
+            self._mapping.make_huge(starts[at], min(_PIECE_PAGES, len(starts) - at))
+
+
 class CpuMemory(Memory):
-    """The host's memory under two names, and one thread that copies between them."""
+    """The host's memory under two names, and one thread that copies between them.
+
+    The same thread makes the huge pages of what was allocated, while the weights are read into it: where memory is in
+    pieces the system first moves others' pages together, which takes longer than the reading.
+    """
 
     device_name = "cpu"
     torch_device = "cpu"
@@ -94,8 +122,9 @@ class CpuMemory(Memory):
         self._device_limit = device_limit
         self._device_bytes = 0
         self._regions: list[Region] = []
-        self._tickets: queue.SimpleQueue[_Ticket | None] = queue.SimpleQueue()
-        self._reader: threading.Thread | None = None
+        self._work: queue.SimpleQueue[_Ticket | _Collapse | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._is_closing = threading.Event()
 
     def device_room(self) -> Room:
         """Bytes of host memory: the device has no other."""
@@ -126,6 +155,8 @@ class CpuMemory(Memory):
                     f"free by {room.source}"
                 ) from error
             regions.append(Region(pool, mapping.address, nbytes))
+            if mapping.huge_pages():
+                self._give_work(_Collapse(mapping))
             for name, offset in offsets.items():
                 tensors[name] = self._tensor_at(mapping.address + offset, sizes[name], mapping)
         self._regions += regions
@@ -137,19 +168,16 @@ class CpuMemory(Memory):
         return host
 
     def start_copy(self, copies: Sequence[tuple[Tensor, Tensor]]) -> object:
-        """Queue the copies for the reader thread.
+        """Queue the copies for the memory's thread.
 
         Whatever was computed before this call has ended when it returns on a CPU, so the destination is free already.
         """
-        if self._reader is None:
-            self._reader = threading.Thread(target=self._read, name="vllm-reader", daemon=True)
-            self._reader.start()
         ticket = _Ticket(copies)
-        self._tickets.put(ticket)
+        self._give_work(ticket)
         return ticket
 
     def wait_copy(self, ticket: object) -> None:
-        """Block until the reader thread has done the ticket."""
+        """Block until the memory's thread has done the ticket, and what was queued before it."""
         if isinstance(ticket, _Ticket):
             ticket.done.wait()
 
@@ -158,16 +186,23 @@ class CpuMemory(Memory):
         return tuple(self._regions)
 
     def close(self) -> None:
-        """End the reader thread after what is queued."""
-        if self._reader is not None:
-            self._tickets.put(None)
-            self._reader.join()
-            self._reader = None
+        """End the memory's thread after the copies that are queued."""
+        self._is_closing.set()
+        if self._thread is not None:
+            self._work.put(None)
+            self._thread.join()
+            self._thread = None
         self._regions.clear()
 
-    def _read(self) -> None:
-        while (ticket := self._tickets.get()) is not None:
-            ticket.run()
+    def _give_work(self, work: _Ticket | _Collapse) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="vllm-memory", daemon=True)
+            self._thread.start()
+        self._work.put(work)
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            work.run(self._is_closing)
 
 
 def release_free_memory() -> None:
