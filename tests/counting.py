@@ -1,21 +1,28 @@
-"""Counts what a call does, for claims about cost that hold on a machine of any speed."""
+"""Counts what is done, for claims about cost that hold on a machine of any speed."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
-def lines_run(call):
-    """Lines of Python that a call goes through on this thread; a comprehension's line counts once for each item."""
-    count = 0
+class Lines:
+    """Lines of Python that were run; a comprehension's line counts once for each item."""
 
-    def trace(frame, event, argument):
-        nonlocal count
-        count += event == "line"
-        return trace
+    def __init__(self) -> None:
+        self.count = 0
 
-    before = sys.gettrace()
-    sys.settrace(trace)
+    def trace(self, frame, event, argument):
+        """Count an event; for `sys.settrace`."""
+        self.count += event == "line"
+        return self.trace
+
+
+@contextmanager
+def counted_lines() -> Iterator[Lines]:
+    """Count the lines of what is called inside, on this thread."""
+    lines, before = Lines(), sys.gettrace()
+    sys.settrace(lines.trace)
     try:
-        call()
+        yield lines
     finally:
         sys.settrace(before)
-    return count

@@ -1,16 +1,29 @@
-"""Damaged files give a checkpoint or an error of ours, quickly, and nothing else."""
+"""Damaged files give what they hold or an error that names them, at a cost that their size bounds, and nothing else."""
 
 import json
-import time
+from pathlib import Path
 
+import safetensors
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pyvllm.errors import VllmError
 from pyvllm.model_loader.checkpoint import open_model
+from tests.counting import counted_lines
 
 from .attacks import GOOD
-from .files import CONFIG, INDEX, index_file, llama_gguf, open_descriptors, strings, tensor, vectors, write_directory
+from .files import (
+    CONFIG,
+    INDEX,
+    allowed_lines,
+    index_file,
+    llama_gguf,
+    open_descriptors,
+    strings,
+    tensor,
+    vectors,
+    write_directory,
+)
 
 GOOD_GGUF = llama_gguf(
     {
@@ -60,20 +73,26 @@ def damaged(data, steps):
     return bytes(data)
 
 
-def outcome(path):
-    before, start = open_descriptors(), time.process_time()
+def refusal(path):
+    """Open a model, and read all of it: the text of its refusal, or None once every tensor's bytes are the file's."""
+    before = open_descriptors()
     try:
-        with open_model(path).headers() as checkpoint:
-            size = sum(info.nbytes for info in checkpoint.tensors.values())
-            assert checkpoint.file_bytes == size
+        with counted_lines() as lines, open_model(path).headers() as checkpoint:
+            assert checkpoint.file_bytes == sum(info.nbytes for info in checkpoint.tensors.values())
             for info in checkpoint.tensors.values():
-                checkpoint.read_into(info, 0, memoryview(bytearray(info.nbytes)))
-        result = "read"
+                checkpoint.read_into(info, 0, read := memoryview(bytearray(info.nbytes)))
+                file = Path(path) if Path(path).is_file() else Path(path, checkpoint.file_name(info))
+                assert file.read_bytes()[info.offset :][: info.nbytes] == read
+        text = None
     except VllmError as error:
-        assert str(error)
-        result = "refused"
-    assert open_descriptors() == before and time.process_time() - start < 1
-    return result
+        text = str(error)
+        assert "\n" not in text and len(text) < 1000
+    assert open_descriptors() == before and lines.count < allowed_lines(path)
+    return text
+
+
+def names_one_of(text, *names):
+    return text.startswith(tuple(f"{name}: " for name in names))
 
 
 fuzz = settings(
@@ -83,31 +102,55 @@ fuzz = settings(
 
 def test_the_undamaged_files_are_read(tmp_path):
     (tmp_path / "m.gguf").write_bytes(GOOD_GGUF)
-    assert outcome(str(tmp_path / "m.gguf")) == "read"
-    assert outcome(write_directory(tmp_path / "m", {"model.safetensors": GOOD})) == "read"
+    assert refusal(str(tmp_path / "m.gguf")) is None
+    assert refusal(write_directory(tmp_path / "m", {"model.safetensors": GOOD})) is None
 
 
 @fuzz
 @given(steps=damage)
-def test_damaged_gguf_file_is_read_or_refused(tmp_path, steps):
-    (tmp_path / "m.gguf").write_bytes(damaged(GOOD_GGUF, steps))
-    outcome(str(tmp_path / "m.gguf"))
+def test_damaged_gguf_file_is_read_as_it_lies_or_refused_by_name(tmp_path, steps):
+    (tmp_path / "m.gguf").write_bytes(data := damaged(GOOD_GGUF, steps))
+    text = refusal(str(tmp_path / "m.gguf"))
+    assert names_one_of(text, "m.gguf") if text else len(data) >= len(GOOD_GGUF) - 32
 
 
 @fuzz
 @given(steps=damage)
-def test_damaged_safetensors_file_is_read_or_refused(tmp_path, steps):
-    outcome(write_directory(tmp_path / "m", {"model.safetensors": damaged(GOOD, steps)}))
+def test_damaged_safetensors_file_is_read_as_its_own_library_does_or_refused_by_name(tmp_path, steps):
+    data = damaged(GOOD, steps)
+    text = refusal(write_directory(tmp_path / "m", {"model.safetensors": data}))
+    assert names_one_of(text, "model.safetensors") if text else found_by_ours(tmp_path / "m") == found_by_theirs(data)
 
 
 @fuzz
 @given(steps=damage, name=st.sampled_from([INDEX, "config.json"]))
-def test_damaged_json_is_read_or_refused(tmp_path, steps, name):
+def test_damaged_json_is_read_or_refused_by_name(tmp_path, steps, name):
     files = {INDEX: index_file(x="a.safetensors", y="b.safetensors"), "config.json": json.dumps(CONFIG).encode()}
     files |= {"a.safetensors": vectors(x=[1.0]), "b.safetensors": vectors(y=[1.0])}
     config = damaged(files.pop("config.json"), steps if name == "config.json" else [])
     files[INDEX] = damaged(files[INDEX], steps if name == INDEX else [])
-    outcome(write_directory(tmp_path / "m", files, config))
+    text = refusal(write_directory(tmp_path / "m", files, config))
+    # An index that says something else is at odds with the files, which are then the ones to be named.
+    assert names_one_of(text, name, "a.safetensors", "b.safetensors") if text else found_by_ours(tmp_path / "m")
+
+
+def found_by_ours(path):
+    """Name, type, shape and bytes of every tensor, as this package finds them."""
+    with open_model(str(path)).headers() as checkpoint:
+        found = {}
+        for info in checkpoint.tensors.values():
+            checkpoint.read_into(info, 0, memoryview(read := bytearray(info.nbytes)))
+            found[info.name] = (info.stored_type, list(info.shape), bytes(read))
+        return found
+
+
+def found_by_theirs(data):
+    """The same as the safetensors library finds them; None when it refuses the file."""
+    try:
+        tensors = safetensors.deserialize(data)
+    except safetensors.SafetensorError:
+        return None
+    return {name: (entry["dtype"], entry["shape"], bytes(entry["data"])) for name, entry in tensors}
 
 
 ENTRIES = st.fixed_dictionaries(
@@ -118,23 +161,33 @@ ENTRIES = st.fixed_dictionaries(
         "data_offsets": st.one_of(st.lists(st.integers(-1, 16), max_size=3), st.none()),
     },
 )
+#: One row of a vector of bytes, which makes a right header likely.
+VECTORS = st.integers(0, 4).map(lambda size: {"dtype": "U8", "shape": [size], "data_offsets": [0, size]})
 
 
 @fuzz
-@given(header=st.dictionaries(st.text(max_size=3), ENTRIES, max_size=3), size=st.integers(0, 16))
-def test_any_header_of_the_right_grammar_is_read_or_refused(tmp_path, header, size):
+@given(header=st.dictionaries(st.text(max_size=3), ENTRIES | VECTORS, max_size=3), size=st.integers(0, 16))
+def test_a_header_of_the_right_grammar_is_read_when_its_own_library_reads_it(tmp_path, header, size):
     text = json.dumps(header).encode()
     data = len(text).to_bytes(8, "little") + text + bytes(size)
-    outcome(write_directory(tmp_path / "m", {"model.safetensors": data}))
+    refused = refusal(write_directory(tmp_path / "m", {"model.safetensors": data}))
+    theirs = found_by_theirs(data)
+    # Stricter here: no tensor at all, a name that cannot be shown, and a type that is no weight's.
+    is_stricter = not theirs or not all(map(str.isprintable, theirs)) or any(not name for name in theirs)
+    if refused and theirs is not None:
+        assert is_stricter or any(dtype == "F4" for dtype, _, _ in theirs.values()), refused
+    elif not refused:
+        assert found_by_ours(tmp_path / "m") == theirs
 
 
 def test_every_beginning_of_a_gguf_file_is_refused(tmp_path):
     path = tmp_path / "m.gguf"
     for length in range(len(GOOD_GGUF)):
         path.write_bytes(GOOD_GGUF[:length])
-        assert outcome(str(path)) == "refused"
+        assert names_one_of(refusal(str(path)), "m.gguf")
 
 
 def test_every_beginning_of_a_safetensors_file_is_refused(tmp_path):
     for length in range(len(GOOD)):
-        assert outcome(write_directory(tmp_path / "m", {"model.safetensors": GOOD[:length]})) == "refused"
+        path = write_directory(tmp_path / "m", {"model.safetensors": GOOD[:length]})
+        assert names_one_of(refusal(path), "model.safetensors")
