@@ -69,7 +69,7 @@ def planned_places(plan):
 @pytest.mark.parametrize("document", [{}, uva(600), prefetch(2)])
 def test_what_is_as_planned_passes(document):
     plan = plan_of(layer_specs(BLOCK, 4), document)
-    check_recount(plan, *planned_places(plan))
+    assert check_recount(plan, *planned_places(plan)) is None
 
 
 @pytest.mark.parametrize("field", ["device_bytes", "host_bytes", "streamed_bytes", "buffer_bytes"])
