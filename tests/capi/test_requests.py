@@ -55,8 +55,13 @@ CHAT = """
             engine.embed(["a"])
         except clib.LibraryError as error:
             refused = [error.status, error.text]
+        pieces = []
+        words = call.replace("{}", json.dumps({"x": [1, "</tool_call>"]}))
+        engine.chat_stream({"messages": request["messages"], "tools": tools, "max_tokens": 99,
+                            "structured_outputs": {"choice": [words]}},
+                           lambda chunk, finished: pieces.append(chunk) or True)
     json.dump({"whole": whole, "thought": thought, "chunks": chunks, "called": called, "plain": plain,
-               "refused": refused}, sys.stdout)
+               "refused": refused, "pieces": pieces}, sys.stdout)
 """
 
 
@@ -71,6 +76,10 @@ def test_the_parsers_of_the_engine_act_on_its_chat(chat):
     [called] = chat["called"]["choices"]
     assert called["finish_reason"] == "tool_calls"
     assert called["message"]["tool_calls"][0]["function"] == {"name": "f", "arguments": "{}"}
+    pieces = [call for chunk in chat["pieces"] for call in chunk["choices"][0]["delta"].get("tool_calls", [])]
+    assert pieces[0]["function"] == {"name": "f", "arguments": ""} and pieces[0]["id"].startswith("call_")
+    assert all(piece.keys() == {"index", "function"} for piece in pieces[1:]) and len(pieces) > 5
+    assert json.loads("".join(piece["function"]["arguments"] for piece in pieces)) == {"x": [1, "</tool_call>"]}
     [whole] = chat["whole"]["choices"]
     assert re.fullmatch("[a-z]{9}", whole["message"]["content"]) and "reasoning" not in whole["message"]
     assert chat["whole"]["model"] == "mine"

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyvllm.entrypoints.openai.reasoning_parsers import REASONING_PARSERS, reasoning_format
-from pyvllm.entrypoints.openai.tool_parsers import TOOL_PARSERS, ToolCall, tool_format, tool_schemas
+from pyvllm.entrypoints.openai.tool_parsers import TOOL_PARSERS, tool_format, tool_schemas
 from pyvllm.errors import InvalidArgument
 
 WEATHER = {
@@ -22,12 +22,25 @@ XML = (
     "<tool_call>\n<function=weather>\n<parameter=city>\nNew\nYork\n</parameter>\n<parameter=days>\n3\n</parameter>\n"
     "<parameter=at>\n[1, null]\n</parameter>\n</function>\n</tool_call>"
 )
-KOELN = ToolCall("weather", '{"city": "Köln", "days": 2}')
-YORK = ToolCall("weather", '{"city": "New\\nYork", "days": 3, "at": [1, null]}')
+KOELN = ("weather", '{"city": "Köln", "days": 2}')
+YORK = ("weather", '{"city": "New\\nYork", "days": 3, "at": [1, null]}')
+
+
+def put_together(parser, parts):
+    """Content and calls, as a client of the stream adds them up."""
+    content, calls = "", []
+    for item in [item for part in parts for item in parser.push(part)] + list(parser.finish()):
+        if isinstance(item, str):
+            content += item
+        elif item.name is not None:
+            calls.append((item.name, item.arguments))
+        else:
+            calls[-1] = (calls[-1][0], calls[-1][1] + item.arguments)
+    return content, calls
 
 
 def extract(name, text):
-    return tool_format(name).extract(text, SCHEMAS)
+    return put_together(tool_format(name).parser(SCHEMAS), [text])
 
 
 @pytest.mark.parametrize("name", ["hermes", "qwen3"])
@@ -35,17 +48,17 @@ def test_json_calls_are_taken_out(name):
     assert extract(name, CALL) == ("", [KOELN])
     assert extract(name, f"Let me see.\n{CALL}\n{CALL}\n") == ("Let me see.", [KOELN, KOELN])
     assert extract(name, CALL.removesuffix("</tool_call>")) == ("", [KOELN])
-    assert extract(name, 'a <tool_call>{"name": "f"}</tool_call> b') == ("ab", [ToolCall("f", "{}")])
+    assert extract(name, 'a <tool_call>{"name": "f"}</tool_call> b') == ("ab", [("f", "{}")])
 
 
 @pytest.mark.parametrize("name", ["qwen3", "qwen3_coder"])
 def test_xml_calls_are_taken_out_and_typed_by_their_schema(name):
     assert extract(name, f"Yes.\n\n{XML}") == ("Yes.", [YORK])
     unknown = "<tool_call><function=other><parameter=x>1</parameter></function></tool_call>"
-    assert extract(name, unknown) == ("", [ToolCall("other", '{"x": "1"}')])
+    assert extract(name, unknown) == ("", [("other", '{"x": "1"}')])
     bad_number = "<tool_call><function=weather><parameter=days>many</parameter></function></tool_call>"
-    assert extract(name, bad_number) == ("", [ToolCall("weather", '{"days": "many"}')])
-    assert extract(name, "<tool_call><function=f></function></tool_call>") == ("", [ToolCall("f", "{}")])
+    assert extract(name, bad_number) == ("", [("weather", '{"days": "many"}')])
+    assert extract(name, "<tool_call><function=f></function></tool_call>") == ("", [("f", "{}")])
 
 
 @pytest.mark.parametrize(
@@ -55,7 +68,9 @@ def test_xml_calls_are_taken_out_and_typed_by_their_schema(name):
         "<tool_call>[1]</tool_call>",
         '<tool_call>{"name": 5}</tool_call>',
         '<tool_call>{"name": "f", "arguments": [1]}</tool_call>',
-        '<tool_call>{"name": "f", "arguments": {"x": NaN}}</tool_call>',
+        '<tool_call>{"arguments": {"x": NaN}, "name": "f"}</tool_call>',
+        '<tool_call>{"name": "", "arguments": {}}</tool_call>',
+        '<tool_call>{"name": "a</tool_call>", "arguments": {}}',
         "<tool_call>" + "[" * 100_000,
         "<tool_call><function=f>stray</function></tool_call>",
     ],
@@ -79,7 +94,8 @@ def in_parts(text, cuts):
 
 PIECES = st.sampled_from(
     ["<tool_call>", "</tool_call>", CALL, XML, "<tool", "_call>", "</tool_call", "{", '"name"', "\n", " ", "x",
-     "<think>", "</think>", "<thi", "</think", "nk>", "word "]
+     "<think>", "</think>", "<thi", "</think", "nk>", "word ", '<tool_call>{"name": "f", "arguments": {', "}", '"',
+     "\\", "<function=f>", "<parameter=a>", "<parameter=days>", "</parameter>", "</function>", "<parameter=", "<"]
 )  # fmt: skip
 TEXTS = st.lists(PIECES, max_size=9).map("".join)
 CUTS = st.lists(st.integers(0, 400), max_size=30)
@@ -89,9 +105,70 @@ CUTS = st.lists(st.integers(0, 400), max_size=30)
 @given(text=TEXTS, cuts=CUTS)
 def test_calls_in_parts_are_those_of_the_whole(name, text, cuts):
     parser = tool_format(name).parser(SCHEMAS)
-    found = [item for part in in_parts(text, cuts) for item in parser.push(part)] + list(parser.finish())
-    content = "".join(item for item in found if isinstance(item, str))
-    assert (content, [item for item in found if isinstance(item, ToolCall)]) == extract(name, text)
+    assert put_together(parser, in_parts(text, cuts)) == extract(name, text)
+
+
+TAGS = ("<tool_call>", "</tool_call>", "<function=", "<parameter=", "</parameter>", "</function>")
+WORDS = st.text(min_size=1, max_size=6).filter(lambda text: text.strip() == text)
+NAMES = st.from_regex(r"[a-z_.-]{1,8}", fullmatch=True)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=6) | st.sampled_from(TAGS),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=4,
+)
+ARGUMENTS = st.dictionaries(NAMES, VALUES, max_size=3)
+
+
+def as_json(name, arguments, indent):
+    inner = json.dumps(arguments, ensure_ascii=bool(indent), indent=indent)
+    return f'<tool_call>\n{{"name": {json.dumps(name)}, "arguments": {inner}}}\n</tool_call>', (name, inner)
+
+
+def as_xml(name, arguments, _):
+    texts = {key: f"<{json.dumps(value)}" for key, value in arguments.items() if not any(t in str(value) for t in TAGS)}
+    body = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in texts.items())
+    written = f"<tool_call>\n<function={name}>\n{body}</function>\n</tool_call>"
+    return written, (name, json.dumps(texts, ensure_ascii=False))
+
+
+@pytest.mark.parametrize(("name", "write"), [("hermes", as_json), ("qwen3", as_json), ("qwen3", as_xml),
+                                             ("qwen3_coder", as_xml)])  # fmt: skip
+@given(
+    said=st.lists(WORDS | st.tuples(NAMES, ARGUMENTS, st.sampled_from([None, 1])), max_size=4),
+    cuts=CUTS,
+)
+def test_what_was_written_is_what_comes_out_in_parts(name, write, said, cuts):
+    """The oracle is the list of words and calls that the text was made of."""
+    written = [item if isinstance(item, str) else write(*item) for item in said]
+    text = "\n".join(item if isinstance(item, str) else item[0] for item in written)
+    content, calls = put_together(tool_format(name).parser({}), in_parts(text, cuts))
+    assert calls == [item[1] for item in written if not isinstance(item, str)]
+    if not calls:
+        assert content == text
+    assert not any(tag in content for tag in TAGS)
+    assert "".join(content.split()) == "".join("".join(i for i in said if isinstance(i, str)).split())
+
+
+@pytest.mark.parametrize(("name", "block"), [("hermes", CALL), ("qwen3", CALL), ("qwen3", XML), ("qwen3_coder", XML)])
+def test_a_call_comes_name_first_and_then_as_it_is_written(name, block):
+    parser = tool_format(name).parser(SCHEMAS)
+    found = [(size, item) for size, character in enumerate(block) for item in parser.push(character)]
+    assert found[0][1].name == "weather" and found[0][1].arguments == ""
+    assert all(item.name is None for _, item in found[1:])
+    assert len(found) > 12 and found[-1][0] - found[1][0] > 20
+
+
+def test_a_call_that_is_cut_off_is_given_as_far_as_it_came():
+    assert extract("hermes", CALL[: CALL.index("ö")]) == ("", [("weather", '{"city": "K')])
+    assert extract("qwen3_coder", XML[: XML.index("York") + 2]) == ("", [("weather", '{"city": "New\\nYo"}')])
+    assert extract("hermes", "a <tool_call>" + '{"name": "wea') == ('a <tool_call>{"name": "wea', [])
+
+
+def test_damaged_arguments_end_with_their_call():
+    text = '<tool_call>\n{"name": "f", "arguments": {"x": "say "hi"}}\n</tool_call> b ' + CALL
+    assert extract("hermes", text) == ("b", [("f", '{"x": "say "hi"}}\n'), KOELN])
+    number = '<tool_call>{"name": "f", "arguments": {"x": NaN}}</tool_call>'
+    assert extract("hermes", number) == ("", [("f", '{"x": NaN}')])
 
 
 PROMPTS = ["", "<|assistant|>", "<think>\n", "<think>\n\n</think>\n\n", "<think>old</think>new<|end|>",
@@ -143,8 +220,12 @@ def test_long_white_space_costs_no_more_than_its_length(name):
     assert split("qwen3", space + "x")[1].strip() == "x"
 
 
-def test_a_long_call_in_small_parts_costs_no_more_than_its_length():
-    text = f'<tool_call>{{"name": "f", "arguments": {{"x": "{"y" * 200_000}"}}}}</tool_call>'
-    parser = tool_format("hermes").parser({})
-    found = [item for start in range(0, len(text), 20) for item in parser.push(text[start : start + 20])]
-    assert json.loads(found[0].arguments) == {"x": "y" * 200_000}
+@pytest.mark.parametrize("name", ["hermes", "qwen3_coder"])
+def test_a_long_call_in_small_parts_costs_no_more_than_its_length(name):
+    long = "y" * 200_000
+    text = f'<tool_call>{{"name": "f", "arguments": {{"x": "{long}"}}}}</tool_call>'
+    if name == "qwen3_coder":
+        text = f"<tool_call><function=f><parameter=x>{long}</parameter></function></tool_call>"
+    parser = tool_format(name).parser({})
+    [(name, arguments)] = put_together(parser, [text[start : start + 20] for start in range(0, len(text), 20)])[1]
+    assert (name, json.loads(arguments)) == ("f", {"x": "y" * 200_000})

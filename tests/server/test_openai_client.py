@@ -144,8 +144,10 @@ def test_a_named_tool_is_called_whole_and_streamed(ai):
         for chunk in ai.chat.completions.create(stream=True, **fields)
         for call in chunk.choices[0].delta.tool_calls or []
     ]
-    assert [call.index for call in calls] == [0]
-    assert calls[0].function.arguments == whole.message.tool_calls[0].function.arguments
+    assert [call.index for call in calls] == [0] * len(calls)
+    assert calls[0].function.name == "weather"
+    arguments = "".join(call.function.arguments for call in calls)
+    assert arguments == whole.message.tool_calls[0].function.arguments
 
 
 def test_a_call_that_the_model_chooses_is_parsed(ai):
@@ -160,7 +162,7 @@ def test_a_call_that_the_model_chooses_is_parsed(ai):
     chunks = list(ai.chat.completions.create(**fields, extra_body=body, stream=True))
     deltas = [chunk.choices[0].delta for chunk in chunks]
     assert "".join(delta.content or "" for delta in deltas) == "Let me see."
-    assert [call.function.name for delta in deltas for call in delta.tool_calls or []] == ["clock"]
+    assert [call.function.name for delta in deltas for call in delta.tool_calls or []][:2] == ["clock", None]
 
 
 def test_the_answer_to_a_call_goes_into_the_next_turn(ai):
@@ -219,7 +221,7 @@ def test_half_a_character_in_a_request_or_a_call_breaks_no_answer(client):
     call = '<tool_call>{"name": "clock", "arguments": {"x": "\\ud800"}}</tool_call>'
     body = {"messages": HELLO, "tools": [CLOCK], "structured_outputs": {"choice": [call]}, "max_tokens": 150}
     found = client.post("/v1/chat/completions", content=json.dumps(body), headers=JSON).json()["choices"][0]
-    assert found["message"]["tool_calls"][0]["function"]["arguments"] == '{"x": "?"}'
+    assert found["message"]["tool_calls"][0]["function"]["arguments"] == '{"x": "\\ud800"}'
 
 
 def test_an_unknown_model_and_a_bad_stream_are_errors_with_their_status(ai):

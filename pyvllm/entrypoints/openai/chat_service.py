@@ -12,7 +12,15 @@ from functools import partial
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from pyvllm.entrypoints.openai.chat_answer import ChoiceStream, ForcedCalls, Head, Json, ReadsCalls, chat_choice
+from pyvllm.entrypoints.openai.chat_answer import (
+    ChoiceStream,
+    Head,
+    Json,
+    ListedCalls,
+    NamedCall,
+    ReadsCalls,
+    chat_choice,
+)
 from pyvllm.entrypoints.openai.chat_options import ChatOptions
 from pyvllm.entrypoints.openai.chat_request import ChatLimits, ChatRequest, parse_chat
 from pyvllm.entrypoints.openai.fields import ApiError, answer_params, bad_request
@@ -156,8 +164,10 @@ class ChatService:
         if self._reasoning is not None and not request.is_structured:
             reasoning = self._reasoning.parser(prepared.prompt)
         calls: ReadsCalls | None = None
-        if request.tool_choice in ("required", "named"):
-            calls = ForcedCalls(request.function)
+        if request.function is not None:
+            calls = NamedCall(request.function)
+        elif request.tool_choice == "required":
+            calls = ListedCalls()
         elif request.tool_choice == "auto" and self._tools is not None:
             calls = self._tools.parser(tool_schemas(request.tools))
         return ChoiceStream(reasoning, calls, is_parallel=request.parallel_tool_calls)
@@ -226,7 +236,7 @@ class ChatAnswer:
     def _finish_reason(self, choice: ChoiceStream, item: "EngineRequest") -> str:
         reason = item.finish_reason or "abort"
         # As in vLLM, the answer to a named function stops; it was not the model that chose to call.
-        if reason == "stop" and choice.calls and self._request.tool_choice != "named":
+        if reason == "stop" and choice.has_calls and self._request.tool_choice != "named":
             return "tool_calls"
         return reason
 

@@ -1,4 +1,4 @@
-"""Tool parsers: the calls that a model writes into its answer.
+"""Tool parsers: the calls that a model writes into its answer, given while it still writes them.
 
 All formats here stand between `<tool_call>` and `</tool_call>`. Hermes writes one JSON object with `name` and
 `arguments`; Qwen3-Coder writes `<function=name>` with `<parameter=name>` elements; Qwen3 models write either, so that
@@ -9,112 +9,135 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
 
+from pyvllm.entrypoints.openai.call_arguments import END, ArgumentsReader, JsonArguments, XmlArguments, refuse_constant
 from pyvllm.entrypoints.openai.tags import held_back
 from pyvllm.errors import InvalidArgument
 
-START, END = "<tool_call>", "</tool_call>"
-_BLOCK = re.compile(rf"({START}.*?(?:{END}|\Z))", re.DOTALL)
-_FUNCTION = re.compile(r"<function=([^<>\n]+)>")
-_PARAMETER = re.compile(r"<parameter=([^<>\n]+)>(.*?)(?:</parameter>|(?=<parameter=)|\Z)", re.DOTALL)
-_SPACE = re.compile(r"\s*")
+START = "<tool_call>"
+#: Characters in which a call's head must end for its arguments to be given as they come.
+MAX_HEAD = 1024
+#: A JSON text of at least one character, with its quotes.
+JSON_NAME = r'("(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})+")'
+_JSON_HEAD = re.compile(rf'\s*\{{\s*"name"\s*:\s*{JSON_NAME}\s*,\s*"arguments"\s*:\s*(?=\{{)')
+_XML_HEAD = re.compile(r"\s*<function=([^<>\n]+)>\s*(?=<parameter=[^<>\n]{1,256}>|</function>)")
+_XML_ALONE = re.compile(r"\s*<function=([^<>\n]+)>\s*")
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCall:
-    """A call of a tool."""
+class CallDelta:
+    """A piece of a tool call: its name, which begins it, or more text of its arguments."""
+
+    name: str | None = None
+    arguments: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenCall:
+    """A call whose head was read."""
 
     name: str
-    arguments: str
-    """A JSON object, as text."""
+    arguments: str = ""
+    """All of them, where nothing reads them."""
+    reader: ArgumentsReader | None = None
+    size: int = 0
+    """Characters of the head; the reader's text follows."""
 
 
 #: Parameters of every tool by name, as JSON schemas.
 Schemas = Mapping[str, Mapping[str, object]]
 
-#: Reads what stands in a block; None if it is no call.
-ReadCall = Callable[[str, Schemas], ToolCall | None]
-
-
-@dataclass(frozen=True, slots=True)
-class ToolFormat:
-    """How a family of models writes its calls."""
-
-    read: ReadCall
-
-    def parser(self, schemas: Schemas) -> "ToolParser":
-        """Make the parser of one answer."""
-        return ToolParser(self.read, schemas)
-
-    def extract(self, text: str, schemas: Schemas) -> tuple[str, list[ToolCall]]:
-        """Give the content and the calls of a whole answer.
-
-        A block that is no call stays in the content. White space beside a call belongs to neither.
-        """
-        pieces = _BLOCK.split(text)
-        parts: list[str | ToolCall] = [""]
-        for index, piece in enumerate(pieces):
-            call = self.read(_inside(piece), schemas) if index % 2 else None
-            last = parts[-1]
-            if call is not None:
-                parts += [call, ""]
-            elif isinstance(last, str):
-                parts[-1] = last + piece
-        texts = [part for part in parts if isinstance(part, str)]
-        texts[1:] = [part.lstrip() for part in texts[1:]]
-        texts[:-1] = [part.rstrip() for part in texts[:-1]]
-        return "".join(texts), [part for part in parts if isinstance(part, ToolCall)]
+#: Finds the head of a call in what stands in a block so far, or in all of it if the third argument is true.
+Open = Callable[[str, Schemas, bool], OpenCall | None]
 
 
 class ToolParser:
-    """Takes the calls out of one answer that comes in parts; together they are what `ToolFormat.extract` gives."""
+    """Takes the calls out of one answer that comes in parts; together they are the same however it was cut.
 
-    def __init__(self, read: ReadCall, schemas: Schemas) -> None:
+    A block whose head is that of a call is a call, and arguments that go wrong after it stay as the model wrote them; a
+    block without stays in the content. White space beside a call belongs to neither.
+    """
+
+    def __init__(self, open_call: Open, schemas: Schemas) -> None:
         """Begin an answer."""
-        self._read = read
+        self._open = open_call
         self._schemas = schemas
         self._held = ""
         self._scanned = 0
-        self._is_in_block = False
+        self._is_head_over = False
+        self._reader: ArgumentsReader | None = None
         self._space = ""
         self._follows_call = False
+        self._step: Callable[[bool], Iterator[str | CallDelta]] = self._in_content
 
-    def push(self, text: str) -> Iterator[str | ToolCall]:
-        """Take more text and give what is certain: content, and whole calls."""
+    def push(self, text: str) -> Iterator[str | CallDelta]:
+        """Take more text and give what is certain: content, and pieces of calls."""
         self._held += text
-        while True:
-            if not self._is_in_block:
-                start = self._held.find(START)
-                cut = start if start >= 0 else len(self._held) - held_back(self._held, START)
-                before, self._held = self._held[:cut], self._held[cut:]
-                yield from self._content(before)
-                if start < 0:
-                    return
-                self._is_in_block, self._scanned = True, len(START)
-            end = self._held.find(END, self._scanned)
-            if end < 0:
-                self._scanned = max(len(START), len(self._held) - len(END) + 1)
-                return
-            end += len(END)
-            block, self._held = self._held[:end], self._held[end:]
-            self._is_in_block = False
-            yield from self._block(block)
+        yield from self._run(is_whole=False)
 
-    def finish(self) -> Iterator[str | ToolCall]:
-        """Give what was held back; a call that was not closed counts if it is whole."""
-        held, self._held = self._held, ""
-        yield from self._block(held) if self._is_in_block else self._content(held)
+    def finish(self) -> Iterator[str | CallDelta]:
+        """Give what was held back. A call that was not closed counts."""
+        yield from self._run(is_whole=True)
         if self._space:
             yield self._space
 
-    def _block(self, block: str) -> Iterator[str | ToolCall]:
-        call = self._read(_inside(block), self._schemas)
-        if call is None:
-            yield from self._content(block)
+    def _run(self, *, is_whole: bool) -> Iterator[str | CallDelta]:
+        step = None
+        while step != self._step:
+            step = self._step
+            yield from step(is_whole)
+
+    def _in_content(self, is_whole: bool) -> Iterator[str | CallDelta]:
+        start = self._held.find(START)
+        kept = 0 if is_whole else held_back(self._held, START)
+        yield from self._content(self._take(start if start >= 0 else len(self._held) - kept))
+        if start >= 0:
+            self._scanned, self._is_head_over = len(START), False
+            self._step = self._in_head
+
+    def _in_head(self, is_whole: bool) -> Iterator[str | CallDelta]:
+        end = self._held.find(END, self._scanned)
+        self._scanned = max(len(START), len(self._held) - len(END) + 1)
+        is_block = is_whole or end >= 0
+        if not is_block and self._is_head_over:
             return
-        self._space, self._follows_call = "", True
-        yield call
+        self._is_head_over = len(self._held) >= len(START) + MAX_HEAD
+        call = self._open(self._held[len(START) : end if end >= 0 else None], self._schemas, is_block)
+        if call is not None:
+            self._space, self._follows_call = "", True
+            yield CallDelta(name=call.name)
+            if call.arguments:
+                yield CallDelta(arguments=call.arguments)
+            self._take(len(START) + call.size)
+            self._reader = call.reader
+            self._step = self._in_tail if call.reader is None else self._in_arguments
+        elif is_block:
+            yield from self._content(self._take(end + len(END) if end >= 0 else len(self._held)))
+            self._step = self._in_content
+
+    def _in_arguments(self, is_whole: bool) -> Iterator[str | CallDelta]:
+        if self._reader is None or self._reader.is_over:
+            self._step = self._in_tail
+            return
+        arguments, used = self._reader.read(self._held, is_whole)
+        self._take(used)
+        if arguments:
+            yield CallDelta(arguments=arguments)
+        if self._reader.is_over:
+            self._step = self._in_tail
+
+    def _in_tail(self, is_whole: bool) -> Iterator[str | CallDelta]:
+        end = self._held.find(END)
+        if end >= 0 or is_whole:
+            self._take(end + len(END) if end >= 0 else len(self._held))
+            self._step = self._in_content
+        else:
+            self._take(len(self._held) - held_back(self._held, END))
+        yield from ()
+
+    def _take(self, size: int) -> str:
+        taken, self._held = self._held[:size], self._held[size:]
+        return taken
 
     def _content(self, text: str) -> Iterator[str]:
         """Give content, but hold white space back that a call may follow."""
@@ -128,77 +151,56 @@ class ToolParser:
             yield shown
 
 
-def _inside(block: str) -> str:
-    return block.removeprefix(START).removesuffix(END)
+@dataclass(frozen=True, slots=True)
+class ToolFormat:
+    """How a family of models writes its calls."""
+
+    open_call: Open
+
+    def parser(self, schemas: Schemas) -> ToolParser:
+        """Make the parser of one answer."""
+        return ToolParser(self.open_call, schemas)
 
 
-def _read_json(body: str, _schemas: Schemas) -> ToolCall | None:
+def _open_json(body: str, _schemas: Schemas, is_block: bool) -> OpenCall | None:
+    head = _JSON_HEAD.match(body[:MAX_HEAD])
+    if head is not None:
+        return OpenCall(json.loads(head[1]), reader=JsonArguments(), size=head.end())
+    return _read_json(body) if is_block else None
+
+
+def _read_json(body: str) -> OpenCall | None:
+    """Read a call that is not in the usual order, or has no arguments, from its whole block."""
     try:
-        call = json.loads(body, parse_constant=_refuse_constant)
+        call = json.loads(body, parse_constant=refuse_constant)
     except (ValueError, RecursionError):
         return None
     if not isinstance(call, dict) or not isinstance(call.get("name"), str) or not call["name"]:
         return None
     arguments = call.get("arguments", {})
     if isinstance(arguments, str):
-        return ToolCall(call["name"], arguments)
-    return ToolCall(call["name"], _json(arguments)) if isinstance(arguments, dict) else None
+        return OpenCall(call["name"], arguments)
+    return OpenCall(call["name"], json.dumps(arguments, ensure_ascii=False)) if isinstance(arguments, dict) else None
 
 
-def _refuse_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is not a JSON number")
-
-
-def _read_xml(body: str, schemas: Schemas) -> ToolCall | None:
-    body = body.strip()
-    function = _FUNCTION.match(body)
-    if function is None:
+def _open_xml(body: str, schemas: Schemas, is_block: bool) -> OpenCall | None:
+    head = _XML_HEAD.match(body[:MAX_HEAD])
+    if head is None and is_block and len(body) <= MAX_HEAD:
+        head = _XML_ALONE.fullmatch(body)
+    name = head[1].strip() if head is not None else ""
+    if head is None or not name:
         return None
-    name, rest = function[1].strip(), body[function.end() :].removesuffix("</function>").rstrip()
-    properties = schemas.get(name, {}).get("properties")
-    arguments: dict[str, object] = {}
-    position = 0
-    while position < len(rest):
-        parameter = _PARAMETER.match(rest, _end_of_space(rest, position))
-        if parameter is None:
-            return None
-        position = parameter.end()
-        key = parameter[1].strip()
-        value = parameter[2].removeprefix("\n").removesuffix("\n")
-        schema = properties.get(key) if isinstance(properties, Mapping) else None
-        arguments[key] = _typed(value, schema)
-    return ToolCall(name, _json(arguments))
+    return OpenCall(name, reader=XmlArguments(schemas.get(name, {}).get("properties")), size=head.end())
 
 
-def _end_of_space(text: str, position: int) -> int:
-    space = _SPACE.match(text, position)
-    return position if space is None else space.end()
-
-
-def _typed(text: str, schema: object) -> object:
-    """Read a parameter by its type; what is no value of it, or has no known type, stays a text."""
-    kind = schema.get("type") if isinstance(schema, Mapping) else None
-    kinds = set(kind) if isinstance(kind, list | tuple) else {kind}
-    if kinds <= {"string", None}:
-        return text
-    try:
-        return json.loads(text, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError):
-        return text
-
-
-def _read_either(body: str, schemas: Schemas) -> ToolCall | None:
-    return _read_xml(body, schemas) if body.lstrip().startswith("<function=") else _read_json(body, schemas)
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)
+def _open_either(body: str, schemas: Schemas, is_block: bool) -> OpenCall | None:
+    return _open_xml(body, schemas, is_block) or _open_json(body, schemas, is_block)
 
 
 TOOL_PARSERS: Mapping[str, ToolFormat] = {
-    "hermes": ToolFormat(_read_json),
-    "qwen3": ToolFormat(_read_either),
-    "qwen3_coder": ToolFormat(_read_xml),
+    "hermes": ToolFormat(_open_json),
+    "qwen3": ToolFormat(_open_either),
+    "qwen3_coder": ToolFormat(_open_xml),
 }
 
 
