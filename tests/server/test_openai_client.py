@@ -7,7 +7,7 @@ import openai
 import pytest
 
 from pyvllm import SamplingParams
-from tests.server.commands import ServerProcess
+from tests.server.commands import ServerProcess, metric, num_requests, until
 
 GREEDY = {"model": "tiny", "temperature": 0, "max_tokens": 12, "extra_body": {"ignore_eos": True}}
 HELLO = [{"role": "user", "content": "hello"}]
@@ -31,7 +31,7 @@ CLOCK = {"type": "function", "function": {"name": "clock"}}
 
 @pytest.fixture
 def ai(server):
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=280) as client:
         yield client
 
 
@@ -248,21 +248,16 @@ def test_conversations_at_once_are_answered_as_alone(ai):
         assert list(pool.map(ask, range(12))) == alone
 
 
-def test_a_stream_that_is_left_frees_the_model(ai, client):
-    stream = ai.chat.completions.create(messages=HELLO, stream=True, **{**GREEDY, "max_tokens": 240})
-    next(iter(stream))
-    stream.close()
-    for _ in range(200):
-        if metric(client, "vllm:num_requests_running") == 0:
-            break
-    assert metric(client, "vllm:num_requests_running") == 0
-
-
-def metric(client, name, **labels):
-    """Sum of a metric's samples that have these labels."""
-    wanted = [f'{key}="{value}"' for key, value in labels.items()]
-    lines = [line for line in client.get("/metrics").text.splitlines() if line.startswith((f"{name}{{", f"{name} "))]
-    return sum(float(line.rpartition(" ")[2]) for line in lines if all(label in line for label in wanted))
+def test_streams_that_are_left_free_the_model(ai, client):
+    before = metric(client, "vllm:num_steps_total")
+    # 128 answers of 240 tokens, 8 in a step: 3840 steps if they were all given.
+    long = {**GREEDY, "temperature": 1, "stream": True, "n": 16, "max_tokens": 240}
+    streams = [ai.chat.completions.create(messages=HELLO, **long) for _ in range(8)]
+    next(iter(streams[0]))
+    for stream in streams:
+        stream.close()
+    until(lambda: num_requests(client) == 0)
+    assert metric(client, "vllm:num_steps_total") - before < 3000
 
 
 def test_metrics_count_what_was_asked_and_where_the_weights_are(ai, client, llm):
@@ -312,7 +307,7 @@ def test_priority_and_prefetch_act_on_a_server_that_has_them(model):
 def test_smollm2_holds_a_conversation(smollm2_gguf):
     flags = ("--served-model-name", "smol", "--max-model-len", "512", "--dtype", "float32")
     server = ServerProcess("--model", str(smollm2_gguf), *flags)
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=120) as ai:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=280) as ai:
         turns = [{"role": "user", "content": "What is the capital of France?"}]
         first = ai.chat.completions.create(model="smol", messages=turns, temperature=0, max_tokens=24)
         assert "Paris" in first.choices[0].message.content

@@ -2,12 +2,12 @@
 
 import os
 import signal
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from pyvllm import LLM, ModelLoadError, SamplingParams
-from tests.server.commands import PYVLLM, SERVER, ServerProcess, run
+from tests.server.commands import PYVLLM, SERVER, ServerProcess, num_requests, run, until
 from tests.server.conftest import OFFLOAD
 from tests.tiny_models import write_tiny
 
@@ -54,10 +54,11 @@ def test_signal_ends_the_server_in_order(model, number):
 
 def test_signal_ends_the_server_even_while_requests_run_and_wait(model):
     server = ServerProcess("--model", model)
-    body = {**BODY, "prompt": ["hello"] * 2000, "max_tokens": 200, "ignore_eos": True}
+    body = {**BODY, "prompt": ["hello"] * 1000, "max_tokens": 200, "ignore_eos": True}
     with server.client() as client, ThreadPoolExecutor(3) as pool:
         asked = [pool.submit(client.post, "/v1/completions", json=body) for _ in range(3)]
-        wait(asked, timeout=1)
+        with server.client() as other:
+            until(lambda: num_requests(other) == 3000)
         assert server.stop() == 0
         errors = [answer.result().json()["error"] for answer in asked]
     assert {error["message"] for error in errors} == {"the request was stopped: the server is shutting down"}
