@@ -121,16 +121,26 @@ class LLM:
         tools: Sequence[Mapping[str, object]] | None = None,
         chat_template: str | None = None,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        chat_template_kwargs: Mapping[str, object] | None = None,
     ) -> list[RequestOutput]:
         """Answer every conversation; outputs are in their order, and `.prompt` is what the template made.
 
         messages: one conversation or a list of them, of OpenAI's messages. tools: OpenAI's, shown to the model; its
-        calls stay in the text. chat_template: text of a template to use instead of the model's.
-        Raises InvalidArgument for a bad message and for a model without a template, FormatError for a damaged one.
+        calls stay in the text. chat_template: text of a template to use instead of the model's. chat_template_kwargs:
+        more variables of the template. continue_final_message: go on with the last message; it needs
+        add_generation_prompt=False. Raises InvalidArgument for a bad message, for a variable that the template does not
+        read and for a model without a template, FormatError for a damaged one.
         """
         conversations = [messages] if messages and isinstance(messages[0], Mapping) else list(messages)
         params = _params(sampling_params, len(conversations))
-        prompts = self._rendered(conversations, tools, chat_template, add_generation_prompt)  # type: ignore[arg-type]
+        asked = {
+            "tools": None if tools is None else list(tools),
+            "add_generation_prompt": add_generation_prompt,
+            "continue_final_message": continue_final_message,
+            "chat_template_kwargs": None if chat_template_kwargs is None else dict(chat_template_kwargs),
+        }
+        prompts = self._rendered(conversations, asked, chat_template)  # type: ignore[arg-type]
         # The template writes the special tokens that a prompt begins with.
         ids = [self._engine.tokenizer.encode(prompt, add_special_tokens=False) for prompt in prompts]
         with self._answers(ids, params) as items:
@@ -190,12 +200,13 @@ class LLM:
     def _rendered(
         self,
         conversations: Sequence[Sequence[Mapping[str, object]]],
-        tools: Sequence[Mapping[str, object]] | None,
+        asked: Mapping[str, object],
         chat_template: str | None,
-        add_generation_prompt: bool,
     ) -> list[str]:
+        """Render conversations. asked: `tools` and the options of the prompt, under the names of a request's fields."""
         from pyvllm.entrypoints.openai.chat_messages import read_messages, read_tools
         from pyvllm.entrypoints.openai.chat_options import ChatOptions
+        from pyvllm.entrypoints.openai.chat_request import prompt_options
         from pyvllm.entrypoints.openai.chat_service import ChatService
         from pyvllm.entrypoints.openai.fields import ApiError
 
@@ -204,11 +215,12 @@ class LLM:
             if chat is None:
                 chat = self._chats[chat_template] = ChatService(self._engine, ChatOptions(chat_template=chat_template))
         try:
-            shown = read_tools(None if tools is None else list(tools))
+            shown = read_tools(asked["tools"])
+            options = prompt_options(asked)
             listed = [read_messages(list(messages)) for messages in conversations]
         except ApiError as error:
             raise InvalidArgument(error.message) from error
-        return [chat.render(messages, shown, add_generation_prompt=add_generation_prompt) for messages in listed]
+        return [chat.render(messages, shown, options) for messages in listed]
 
     def _output(self, prompt: str | list[int], item: "EngineRequest") -> RequestOutput:
         """Wait for an answer and put it in vLLM's words."""

@@ -8,10 +8,11 @@ import ctypes
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
+from uuid import uuid4
 
 from pyvllm.errors import FormatError, InvalidArgument, VllmError
 from pyvllm.tokenizer.files import MAX_TEMPLATE_BYTES
@@ -21,6 +22,14 @@ MAX_MESSAGES = 1024
 MAX_DEPTH = 64
 #: The result may have this many characters for each token of max_model_len.
 OUTPUT_CHARS_PER_TOKEN = 16
+#: Names that a conversation, the model or the sandbox gives a meaning to; a request's own variables have others.
+RESERVED = frozenset(
+    (
+        "messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "bos_token", "eos_token",
+        "namespace", "dict", "range", "raise_exception", "strftime_now", "self", "super", "caller", "loop", "varargs",
+        "kwargs", "chat_template", "tokenize",
+    )
+)  # fmt: skip
 
 T = TypeVar("T")
 
@@ -53,7 +62,7 @@ class ChatTemplate:
         if len(source.encode("utf-8", "surrogatepass")) > MAX_TEMPLATE_BYTES:
             raise FormatError(f"{origin}: the chat template has more than {MAX_TEMPLATE_BYTES} bytes")
         self._origin = origin
-        self._source_chars = len(source)
+        self._source = source
         self._tokens = dict(tokens)
         self._deadline = deadline or Deadline()
         self._environment = HardenedEnvironment()
@@ -70,24 +79,31 @@ class ChatTemplate:
         max_model_len: int,
         tools: Sequence[Mapping[str, object]] | None = None,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        variables: Mapping[str, object] | None = None,
     ) -> str:
         """Give the prompt of a conversation.
 
-        messages, tools: as OpenAI has them, of dicts, lists, texts, numbers, booleans and None. max_model_len: bounds
-        the result. Raises InvalidArgument for what the template, its bounds or its deadline refuse.
+        messages, tools, variables: as OpenAI and vLLM have them, of dicts, lists, texts, numbers, booleans and None.
+        max_model_len: bounds the result. continue_final_message: end it inside the last message. variables: what else
+        the template reads; check them first. Raises InvalidArgument for what the template, its bounds or its deadline
+        refuse.
         """
+        if continue_final_message:
+            return self._begun(messages, max_model_len, tools, variables)
         _refuse_event_loop()
         if not 1 <= len(messages) <= MAX_MESSAGES:
             raise InvalidArgument(f"messages must hold 1 to {MAX_MESSAGES} messages, got {len(messages)}")
         copier = _Copier()
         names = {
             **self._tokens,
+            **{name: copier.copy(value) for name, value in (variables or {}).items()},
             "messages": copier.copy(messages),
             "tools": copier.copy(tools) if tools else None,
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
         }
-        chars = 2**20 + 16 * (self._source_chars + copier.chars)
+        chars = 2**20 + 16 * (len(self._source) + copier.chars)
         budget = Budget(chars, OUTPUT_CHARS_PER_TOKEN * max_model_len)
         call = partial(self._environment.rendered, self._template, names, budget)
         try:
@@ -99,6 +115,45 @@ class ChatTemplate:
         except Exception as error:  # whatever a template's code can raise
             raise InvalidArgument(f"the model's chat template fails on these messages: {_words(error)}") from error
 
+    def check_variables(self, names: Iterable[str]) -> None:
+        """Raise InvalidArgument for a name that has a meaning already, and for one that the template never reads."""
+        names = list(names)
+        if not names:
+            return
+        _refuse_event_loop()
+        found = _within(self._deadline, partial(self._environment.variables, self._source), "reading") - RESERVED
+        for name in names:
+            if name in RESERVED:
+                raise InvalidArgument(f"{name!r} is a name that templates know already: it cannot be set")
+            if name not in found:
+                known = ", ".join(sorted(found))[:200] or "none"
+                text = f"the model's chat template reads no variable {name[:80]!r}"
+                raise InvalidArgument(f"{text}, so that it would say nothing; it reads: {known}")
+
+    def _begun(
+        self,
+        messages: Sequence[Mapping[str, object]],
+        max_model_len: int,
+        tools: Sequence[Mapping[str, object]] | None,
+        variables: Mapping[str, object] | None,
+    ) -> str:
+        """Give the prompt up to the end of the last message's content.
+
+        The end is found by a mark that is put there. A template that trims contents trims the space after the mark too,
+        and then what stood before the mark goes as well. Source: `apply_chat_template` of huggingface/transformers.
+        """
+        *before, last = messages or [{}]
+        content = last.get("content")
+        if not isinstance(content, str):
+            raise InvalidArgument("continue_final_message needs a last message whose content is a text")
+        mark = uuid4().hex
+        marked = [*before, {**last, "content": f"{content}{mark} "}]
+        text = self.render(marked, max_model_len, tools, add_generation_prompt=False, variables=variables)
+        end = text.rfind(mark)
+        if end < 0:
+            raise InvalidArgument("continue_final_message: the chat template does not show the last message's content")
+        return text[:end] if text.startswith(f"{mark} ", end) else text[:end].rstrip()
+
 
 class _Copier:
     """Copies values into plain dicts, lists and texts, and counts characters."""
@@ -109,7 +164,7 @@ class _Copier:
     def copy(self, value: object, depth: int = 0) -> object:
         """Copy. Raises InvalidArgument for another type, or for nesting beyond MAX_DEPTH."""
         if depth > MAX_DEPTH:
-            raise InvalidArgument(f"messages are nested more than {MAX_DEPTH} levels deep")
+            raise InvalidArgument(f"messages or variables are nested more than {MAX_DEPTH} levels deep")
         self.chars += len(value) if isinstance(value, str) else 1
         if isinstance(value, Mapping):
             return {str(key): self.copy(item, depth + 1) for key, item in value.items()}
@@ -119,7 +174,7 @@ class _Copier:
             return value
         if isinstance(value, str):
             return str(value)
-        raise InvalidArgument(f"messages must be made of plain values, found {type(value).__name__}")
+        raise InvalidArgument(f"messages and variables must be made of plain values, found {type(value).__name__}")
 
 
 def _refuse_event_loop() -> None:

@@ -11,7 +11,7 @@ from datetime import datetime
 from functools import wraps
 from typing import Any, NoReturn
 
-from jinja2 import Template, TemplateError, nodes
+from jinja2 import Template, TemplateError, meta, nodes
 from jinja2.compiler import CodeGenerator, Frame
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, LoopControlExtension
@@ -165,6 +165,10 @@ class HardenedEnvironment(ImmutableSandboxedEnvironment):
     def compiled(self, source: str) -> Template:
         """Compile a template. Raises whatever Jinja or Python find wrong with it."""
         return self.from_string(source)
+
+    def variables(self, source: str) -> frozenset[str]:
+        """Give the names that a template which compiles may ask of whoever renders it."""
+        return frozenset(meta.find_undeclared_variables(self.parse(source))) - self.globals.keys()
 
     def rendered(self, template: Template, names: Mapping[str, object], budget: Budget) -> str:
         """Render on this thread within a budget."""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyvllm.entrypoints.openai.chat_request import NEUTRAL, ChatLimits, parse_chat
+from pyvllm.entrypoints.openai.chat_request import NEUTRAL, ChatLimits, PromptOptions, parse_chat
 from pyvllm.entrypoints.openai.fields import ApiError
 from pyvllm.sampling_params import SamplingParams, StructuredOutputsParams
 
@@ -64,7 +64,9 @@ BAD_FIELDS = [
     ("n", 17), ("stream", 1), ("stream_options", {}), ("temperature", -1), ("top_p", 0), ("stop", [1]),
     ("presence_penalty", 3), ("frequency_penalty", -3), ("repetition_penalty", 0), ("min_tokens", 65),
     ("response_format", {"type": "xml"}), ("structured_outputs", {"x": 1}), ("priority", 1), ("model", 5),
-    ("logprobs", True), ("top_logprobs", 2), ("chat_template", "x"), ("chat_template_kwargs", {"a": 1}),
+    ("logprobs", True), ("top_logprobs", 2), ("chat_template", "x"), ("chat_template_kwargs", {"_a": 1}),
+    ("chat_template_kwargs", [1]), ("chat_template_kwargs", {f"a{i}": 1 for i in range(33)}),
+    ("chat_template_kwargs", {"a" * 65: 1}), ("add_generation_prompt", 1),
     ("functions", [{}]), ("continue_final_message", True), ("reasoning_effort", "low"), ("seed", -2),
 ]  # fmt: skip
 
@@ -89,6 +91,10 @@ def test_the_fields_act():
     assert request.params == SamplingParams(stop=("x",), ignore_eos=True, max_tokens=7, **numbers)
     assert (request.model, request.n, request.max_tokens, request.unknown) == ("m", 2, 7, ("user",))
     assert parse(max_tokens=7, max_completion_tokens=7).max_tokens == 7
+    options = {"add_generation_prompt": False, "continue_final_message": True}
+    asked = PromptOptions(**options, variables={"a": [1]})
+    assert parse(**options, chat_template_kwargs={"a": [1]}).prompt == asked
+    assert parse(chat_template_kwargs=None).prompt == PromptOptions()
     assert parse().max_tokens is None and parse().params.max_tokens == 64
     limits = ChatLimits(max_model_len=64, scheduling_policy="priority")
     assert parse(limits, priority=-3).priority == -3

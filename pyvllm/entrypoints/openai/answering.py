@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from pyvllm.entrypoints.openai.chat_answer import Json
 from pyvllm.entrypoints.openai.chat_service import ChatService, Hear, raise_if_failed
-from pyvllm.entrypoints.openai.fields import bad_request
+from pyvllm.entrypoints.openai.fields import bad_request, named_in
 from pyvllm.entrypoints.openai.protocol import (
     Choice,
     CompletionRequest,
@@ -73,8 +73,7 @@ def open_completion(engine: "LLMEngine", body: bytes, admit: Admit, listen: List
     except InvalidArgument as error:
         for item in answer.items:
             engine.cancel(item)
-        param = request.structured_param if str(error).startswith("structured output") else "prompt"
-        raise bad_request(str(error), param) from error
+        raise bad_request(str(error), named_in(error, "prompt", request.structured_param)) from error
     return answer
 
 

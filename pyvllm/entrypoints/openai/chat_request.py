@@ -1,8 +1,9 @@
 """A chat request: what it may say and what it becomes. No HTTP and no engine here."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pyvllm.entrypoints.openai import fields as read
 from pyvllm.entrypoints.openai.chat_messages import Message, read_messages, read_tool_choice, read_tools, tool_name
@@ -17,12 +18,9 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "top_logprobs": (0,),
     "best_of": (1,),
     "echo": (False,),
-    "add_generation_prompt": (True,),
-    "continue_final_message": (False,),
     "add_special_tokens": (False,),
     "documents": ([],),
     "chat_template": (),
-    "chat_template_kwargs": ({},),
     "include_reasoning": (True,),
     "mm_processor_kwargs": (),
     "modalities": (["text"],),
@@ -38,8 +36,12 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
 
 _ACTING = (
     *read.SAMPLING, "model", "messages", "max_tokens", "max_completion_tokens", "n", "stream", "stream_options",
-    "tools", "tool_choice", "parallel_tool_calls", "priority",
+    "tools", "tool_choice", "parallel_tool_calls", "priority", "add_generation_prompt", "continue_final_message",
+    "chat_template_kwargs",
 )  # fmt: skip
+
+MAX_TEMPLATE_VARIABLES = 32
+_VARIABLE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 
 #: How forced JSON is spaced: as `json.dumps` does, so that a model cannot write white space without end.
 _SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
@@ -56,6 +58,18 @@ class ChatLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PromptOptions:
+    """How a conversation becomes a prompt."""
+
+    add_generation_prompt: bool = True
+    """Whether it ends where an answer begins."""
+    continue_final_message: bool = False
+    """Whether it ends inside the last message, which the answer goes on with."""
+    variables: Mapping[str, object] = field(default_factory=dict)
+    """What else the template is given."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRequest:
     """A checked request."""
 
@@ -68,6 +82,7 @@ class ChatRequest:
     function: str | None
     """The named function."""
     parallel_tool_calls: bool
+    prompt: "PromptOptions"
     structured_param: str
     """The field that says what the answer must look like."""
     params: SamplingParams
@@ -111,6 +126,7 @@ def parse_chat(body: bytes, limits: ChatLimits) -> ChatRequest:
         tool_choice=choice,
         function=function,
         parallel_tool_calls=parallel,
+        prompt=prompt_options(fields),
         structured_param="tools" if choice in ("required", "named") else structured,
         params=params,
         max_tokens=max_tokens,
@@ -120,6 +136,25 @@ def parse_chat(body: bytes, limits: ChatLimits) -> ChatRequest:
         priority=read.priority(fields, limits.scheduling_policy),
         unknown=tuple(name for name in fields if name not in NEUTRAL and name not in _ACTING),
     )
+
+
+def prompt_options(fields: Mapping[str, object]) -> PromptOptions:
+    """Read what is said of the prompt; whether the template knows the variables is for its owner to say."""
+    begins = read.boolean(fields, "add_generation_prompt", True)
+    goes_on = read.boolean(fields, "continue_final_message")
+    if begins and goes_on:
+        text = "'continue_final_message' goes on with the last message, so that no new one can begin"
+        raise bad_request(f"{text}: send 'add_generation_prompt' false too", "continue_final_message")
+    param = "chat_template_kwargs"
+    given = {} if fields.get(param) is None else fields[param]
+    if not isinstance(given, dict) or len(given) > MAX_TEMPLATE_VARIABLES:
+        rule = f"an object of at most {MAX_TEMPLATE_VARIABLES} variables"
+        raise bad_request(f"{param!r} must be {rule}, got {read.shown(given)}", param)
+    for name in given:
+        if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
+            rule = "a letter and up to 63 letters, digits or underscores"
+            raise bad_request(f"{param!r}: the name of a variable must be {rule}, got {read.shown(name)}", param)
+    return PromptOptions(add_generation_prompt=begins, continue_final_message=goes_on, variables=given)
 
 
 def _max_tokens(fields: Mapping[str, object], max_model_len: int) -> int | None:

@@ -22,8 +22,8 @@ from pyvllm.entrypoints.openai.chat_answer import (
     chat_choice,
 )
 from pyvllm.entrypoints.openai.chat_options import ChatOptions
-from pyvllm.entrypoints.openai.chat_request import ChatLimits, ChatRequest, parse_chat
-from pyvllm.entrypoints.openai.fields import ApiError, answer_params, bad_request
+from pyvllm.entrypoints.openai.chat_request import ChatLimits, ChatRequest, PromptOptions, parse_chat
+from pyvllm.entrypoints.openai.fields import ApiError, answer_params, bad_request, named_in
 from pyvllm.entrypoints.openai.protocol import usage_object
 from pyvllm.entrypoints.openai.reasoning_parsers import reasoning_format
 from pyvllm.entrypoints.openai.tool_parsers import tool_format, tool_schemas
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 #: Hears, on the engine's thread, which answer has new text, the text, whether it is the last, and how many tokens.
 Hear = Callable[[int, str, bool, int], None]
+
+_VARIABLES = "chat_template_kwargs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +73,24 @@ class ChatService:
                 raise
             self._templates = error
 
-    def render(
-        self, messages: Sequence[Json], tools: Sequence[Json] = (), *, add_generation_prompt: bool = True
-    ) -> str:
+    def render(self, messages: Sequence[Json], tools: Sequence[Json] = (), options: PromptOptions | None = None) -> str:
         """Give the prompt of a conversation. Raises InvalidArgument or FormatError."""
         if isinstance(self._templates, VllmError):
             raise self._templates
+        options = options or PromptOptions()
         template = self._templates.choose(bool(tools))
-        return template.render(messages, self._engine.max_model_len, tools, add_generation_prompt)
+        try:
+            template.check_variables(options.variables)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"{_VARIABLES}: {error}") from error
+        return template.render(
+            messages,
+            self._engine.max_model_len,
+            tools,
+            add_generation_prompt=options.add_generation_prompt,
+            continue_final_message=options.continue_final_message,
+            variables=options.variables,
+        )
 
     def parse(self, body: bytes) -> ChatRequest:
         """Check a request. Raises ApiError."""
@@ -88,11 +100,11 @@ class ChatService:
         """Render and tokenise. Raises ApiError."""
         try:
             self._engine.check_kind(needs_hidden=False)
-            prompt = self.render(request.messages, request.tools)
+            prompt = self.render(request.messages, request.tools, request.prompt)
             # The template writes the special tokens that a prompt begins with.
             ids = self._engine.tokenizer.encode(prompt, add_special_tokens=False)
         except VllmError as error:
-            raise bad_request(str(error), "messages") from error
+            raise bad_request(str(error), named_in(error, "messages")) from error
         room = self._engine.max_model_len - len(ids)
         if room < 1:
             text = f"the conversation has {len(ids)} tokens and max_model_len is {self._engine.max_model_len}"
@@ -118,8 +130,7 @@ class ChatService:
                 answer.items.append(item)
         except InvalidArgument as error:
             self.cancel(answer)
-            param = request.structured_param if str(error).startswith("structured output") else "messages"
-            raise bad_request(str(error), param) from error
+            raise bad_request(str(error), named_in(error, "messages", request.structured_param)) from error
         return answer
 
     def cancel(self, answer: "ChatAnswer") -> None:

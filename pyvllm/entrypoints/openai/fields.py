@@ -47,6 +47,9 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "vllm_xargs": (),
 }
 
+#: Fields that can only be judged with the model at hand.
+_NAMED_LATE = ("chat_template_kwargs", "continue_final_message")
+
 _OTHER_STREAM_OPTIONS = ("continuous_usage_stats", "include_obfuscation")
 _STRUCTURED = ("json", "regex", "choice", "grammar", "json_object")
 
@@ -67,6 +70,17 @@ class ApiError(Exception):
 def bad_request(message: str, param: str | None = None) -> ApiError:
     """Make the answer to a request that breaks a rule; `param` names the field."""
     return ApiError(400, "BadRequestError", message, param)
+
+
+def named_in(error: Exception, default: str, structured: str | None = None) -> str:
+    """Give the field that a refusal of the engine or the template is about: they begin with its name.
+
+    default: the field of most refusals. structured: the one that says what the answer must look like.
+    """
+    name = str(error).split(":")[0].split(" ")[0].split("[")[0]
+    if structured is not None and str(error).startswith("structured output"):
+        return structured
+    return name if name in _NAMED_LATE else default
 
 
 def read_object(body: bytes) -> dict[str, object]:
