@@ -74,6 +74,9 @@ def book_attention(q, k, v, first_position, window):
 class NoScope:
     """Weights that are always in place."""
 
+    def is_streamed(self, index):
+        return False
+
     def layer(self, index):
         return nullcontext()
 

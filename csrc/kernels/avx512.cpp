@@ -83,6 +83,15 @@ bool moe_layer(const vk_moe *layer, const vk_step *step, void *stream) {
 }
 
 template <class T>
+bool decoder_layers(const vk_layer *layers, int64_t count, const vk_step *step, void *stream) {
+  for (const vk_layer *layer = layers; layer < layers + count; layer++) {
+    if (!attention_layer<T>(layer->attention, step, stream)) return false;
+    if (layer->mlp ? !mlp_layer<T>(layer->mlp, step, stream) : !moe_layer<T>(layer->moe, step, stream)) return false;
+  }
+  return true;
+}
+
+template <class T>
 bool linear_layer(vk_pool *pool, const vk_linear *linear, const void *x, int64_t m, void *out) {
   using Element = typename T::Element;
   return project<T>(pool, linear, static_cast<const Element *>(x), m, nullptr, static_cast<Element *>(out));
@@ -92,6 +101,26 @@ template <class T>
 void norm_layer(vk_pool *pool, const void *weight, float eps, const void *x, int64_t m, int64_t k, void *out) {
   using Element = typename T::Element;
   normalise<T>(pool, weight, eps, static_cast<const Element *>(x), m, k, static_cast<Element *>(out));
+}
+
+template <class T>
+struct Search {
+  const typename T::Element *rows; /* [m, n] */
+  int64_t n;
+  float *best;
+  int64_t *at;
+};
+
+template <class T>
+void search_row(void *argument, int64_t row, int) {
+  const Search<T> &job = *static_cast<const Search<T> *>(argument);
+  job.at[row] = highest_of_row<T>(job.rows + row * job.n, job.n, job.best + row);
+}
+
+template <class T>
+void search_rows(vk_pool *pool, const void *rows, int64_t m, int64_t n, float *best, int64_t *at) {
+  Search<T> job = {static_cast<const typename T::Element *>(rows), n, best, at};
+  pool_run(pool, search_row<T>, &job, m, m * n / 3);
 }
 
 template <class T>
@@ -123,30 +152,16 @@ VK_API int32_t vk_is_supported(void) {
          __builtin_cpu_supports("avx512bf16");
 }
 
-/* The attention half of a layer; x [m, hidden] in place. */
-VK_API int32_t vk_attention_run(const vk_attention *layer, const vk_step *step, void *x) {
-#define CALL(T) attention_layer<T>(layer, step, x)
-  BY_TYPE(layer->type, CALL)
+/* At least one layer after the other; x [m, hidden] in place. */
+VK_API int32_t vk_layers_run(const vk_layer *layers, int64_t count, const vk_step *step, void *x) {
+#define CALL(T) decoder_layers<T>(layers, count, step, x)
+  BY_TYPE(layers->attention->type, CALL)
 #undef CALL
 }
 
 /* out [m, H, D]: what queries see; qkv [m, H + 2K, D], whose keys and values are put into the cache. */
 VK_API int32_t vk_attend_run(const vk_attention *layer, const vk_step *step, void *qkv, void *out) {
 #define CALL(T) attend_only<T>(layer, step, qkv, out)
-  BY_TYPE(layer->type, CALL)
-#undef CALL
-}
-
-/* The dense feed-forward half of a layer; x [m, hidden] in place. */
-VK_API int32_t vk_mlp_run(const vk_mlp *layer, const vk_step *step, void *x) {
-#define CALL(T) mlp_layer<T>(layer, step, x)
-  BY_TYPE(layer->type, CALL)
-#undef CALL
-}
-
-/* The feed-forward half of a layer as a mixture of experts; x [m, hidden] in place. */
-VK_API int32_t vk_moe_run(const vk_moe *layer, const vk_step *step, void *x) {
-#define CALL(T) moe_layer<T>(layer, step, x)
   BY_TYPE(layer->type, CALL)
 #undef CALL
 }
@@ -163,6 +178,14 @@ VK_API int32_t vk_linear_run(vk_pool *pool, const vk_linear *linear, int64_t typ
 VK_API void vk_norm_run(vk_pool *pool, const void *weight, float eps, int64_t type, const void *x, int64_t m, int64_t k,
                         void *out) {
 #define CALL(T) norm_layer<T>(pool, weight, eps, x, m, k, out)
+  BY_TYPE(type, CALL)
+#undef CALL
+}
+
+/* The greatest number of each row [n], and the first place that has it; of a row with NaN, NaN and a place of one. */
+VK_API void vk_highest_run(vk_pool *pool, int64_t type, const void *rows, int64_t m, int64_t n, float *best,
+                           int64_t *at) {
+#define CALL(T) search_rows<T>(pool, rows, m, n, best, at)
   BY_TYPE(type, CALL)
 #undef CALL
 }

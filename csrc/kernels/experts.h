@@ -122,6 +122,7 @@ bool project_routed(vk_pool *pool, const vk_linear *stack, int64_t num_experts, 
     count++;
   }
   int64_t tasks = (n + kPanels * kPanel - 1) / (kPanels * kPanel);
+  expect(pool, stack->next);
   Grouped<T> job = {pool, linears, rows, x, out, tasks};
   pool_run(pool, project_expert<T>, &job, count * tasks, projection_nanoseconds(count * n * stack->k, 1));
   return true;

@@ -13,6 +13,7 @@ struct vk_part {
 struct vk_linear {
   struct vk_part parts[3];
   const void *bias;        /* [n] of the activation type, or NULL */
+  const struct vk_linear *next; /* what is multiplied after it, asked for by threads that wait; NULL: it depends */
   int64_t num_parts, n, k;
 };
 
@@ -66,16 +67,23 @@ struct vk_moe {
   float norm_eps;
 };
 
+/* A decoder layer: attention, then one of the two others. */
+struct vk_layer {
+  const struct vk_attention *attention;
+  const struct vk_mlp *mlp;
+  const struct vk_moe *moe;
+};
+
 /* Those that return a number return 0 when there was no memory; vk_is_supported: when the processor is not served. */
 int32_t vk_is_supported(void);
 struct vk_pool *vk_pool_create(int32_t size);
 void vk_pool_destroy(struct vk_pool *pool);
-int32_t vk_attention_run(const struct vk_attention *layer, const struct vk_step *step, void *x);
+int32_t vk_layers_run(const struct vk_layer *layers, int64_t count, const struct vk_step *step, void *x);
 int32_t vk_attend_run(const struct vk_attention *layer, const struct vk_step *step, void *qkv, void *out);
-int32_t vk_mlp_run(const struct vk_mlp *layer, const struct vk_step *step, void *x);
-int32_t vk_moe_run(const struct vk_moe *layer, const struct vk_step *step, void *x);
 int32_t vk_linear_run(struct vk_pool *pool, const struct vk_linear *linear, int64_t type, const void *x, int64_t m,
                    void *out);
 void vk_norm_run(struct vk_pool *pool, const void *weight, float eps, int64_t type, const void *x, int64_t m, int64_t k,
                  void *out);
+void vk_highest_run(struct vk_pool *pool, int64_t type, const void *rows, int64_t m, int64_t n, float *best,
+                    int64_t *at);
 void vk_embed_run(const struct vk_linear *table, int64_t type, const int64_t *ids, int64_t m, void *out);

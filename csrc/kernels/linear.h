@@ -69,14 +69,24 @@ bool reserve_rows(vk_pool *pool, const vk_linear *linear) {
   return pool_reserve(pool, size_t(kPanels * kPanel * linear->k) * sizeof(typename T::Element));
 }
 
+inline int64_t tasks_of(const vk_linear *linear) { return (linear->n + kPanels * kPanel - 1) / (kPanels * kPanel); }
+
+/* Lets waiting threads ask for a weight that is in one part. */
+inline void expect(vk_pool *pool, const vk_linear *linear) {
+  if (!linear || linear->num_parts != 1) return;
+  const vk_part &part = linear->parts[0];
+  int64_t task_bytes = row_at(part, kPanels * kPanel, linear->k) - static_cast<const char *>(part.rows);
+  pool_expect(pool, static_cast<const char *>(part.rows), task_bytes, tasks_of(linear));
+}
+
 /* out [m, n] = x [m, k] W^T + bias + residual; false when there is no memory. */
 template <class T>
 bool project(vk_pool *pool, const vk_linear *linear, const typename T::Element *x, int64_t m,
              const typename T::Element *residual, typename T::Element *out) {
   if (!reserve_rows<T>(pool, linear)) return false;
   Projection<T> job = {linear, pool, x, residual, out, m};
-  int64_t tasks = (linear->n + kPanels * kPanel - 1) / (kPanels * kPanel);
-  pool_run(pool, project_rows<T>, &job, tasks, projection_nanoseconds(linear->n * linear->k, m));
+  expect(pool, linear->next);
+  pool_run(pool, project_rows<T>, &job, tasks_of(linear), projection_nanoseconds(linear->n * linear->k, m));
   return true;
 }
 

@@ -12,6 +12,10 @@ int pool_size(const vk_pool *pool);
  * nanoseconds: about what all tasks take one thread. Little work is done by the caller alone: that is sooner done than
  * telling the others, and does not wait for a thread that has just lost its core. */
 void pool_run(vk_pool *pool, vk_task task, void *job, int64_t count, int64_t nanoseconds);
+/* Says what will be read after this job, in tasks of task_bytes, shared out as pool_run does: a thread that waits asks
+ * for the beginning of its own part, so that memory is not idle while others end their tasks or the caller does what
+ * is not shared. */
+void pool_expect(vk_pool *pool, const char *rows, int64_t task_bytes, int64_t tasks);
 /* Memory that stays with the pool, 64-byte aligned: some pieces that a job's caller fills, and one for each worker.
  * NULL when the system has none; a worker's own is there once pool_reserve has said so. */
 enum { POOL_NORMED, POOL_WIDE, POOL_MIXED, POOL_TASKS, POOL_ROWS, POOL_ROUTES, POOL_PIECES };

@@ -97,6 +97,27 @@ inline void multiply_rows(const typename T::Element *x, int64_t m, Panel<T> *pan
   }
 }
 
+/* The place of the greatest number of a row, the first of equals, and that number; of a NaN when there is one. A row has at least one number. */
+template <class T>
+inline int64_t highest_of_row(const typename T::Element *row, int64_t n, float *best) {
+  constexpr int64_t kPiece = 256;
+  float numbers[kPiece];
+  int64_t found = 0;
+  *best = -__builtin_inff();
+  for (int64_t piece = 0; piece < n; piece += kPiece) {
+    int64_t count = n - piece < kPiece ? n - piece : kPiece;
+    for (int64_t at = 0; at < count; at += kLanes)
+      store<F32>(numbers + at, load<T>(row + piece + at, count - at), count - at);
+    for (int64_t at = 0; at < count; at++) {
+      if (numbers[at] <= *best) continue; /* not so for a NaN */
+      *best = numbers[at];
+      found = piece + at;
+      if (numbers[at] != numbers[at]) return found;
+    }
+  }
+  return found;
+}
+
 /* out = x / sqrt(mean(x^2) + eps) * weight. Source: Zhang and Sennrich 2019, equation 4. */
 template <class T>
 inline void rms_norm_row(const typename T::Element *x, const typename T::Element *weight, float eps, int64_t k,

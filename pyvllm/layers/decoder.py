@@ -115,6 +115,8 @@ class DecoderForCausalLM(nn.Module):
         self.lm_head: Embedding | Linear = self.model.embed_tokens if tied else Linear(weights, "lm_head")
         self.kernels = kernels_of(weights)
         self._head = None if self.kernels is None else self.kernels.make_linear(*self.lm_head.rows())
+        if self._head is not None and self.model.kernel_decoder is not None:
+            self.model.kernel_decoder.read_next(self._head)
 
     def forward(
         self, token_ids: torch.Tensor, positions: torch.Tensor, attention: AttentionContext, scope: LayerScope

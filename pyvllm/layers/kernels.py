@@ -92,6 +92,17 @@ class Kernels:
         self.library.vk_embed_run(table.struct, TYPES[dtype], ids, len(token_ids), self.pointer(out))
         return out
 
+    def run_layers(self, layers: Any, count: int, step: "KernelStep", x: torch.Tensor) -> None:
+        """Compute so many decoder layers, one after the other. layers: `vk_layer *`; x [T, E], contiguous, in place."""
+        self.check(self.library.vk_layers_run(layers, count, step.struct, self.pointer(x)))
+
+    def highest(self, rows: torch.Tensor) -> tuple[list[float], list[int]]:
+        """Give the greatest number of each row of [N, V], contiguous, and its first place; of a row with NaN, NaN."""
+        count, width = rows.shape
+        best, places = self.ffi.new("float[]", count), self.ffi.new("int64_t[]", count)
+        self.library.vk_highest_run(self.pool, TYPES[rows.dtype], self.pointer(rows), count, width, best, places)
+        return list(best), list(places)
+
     def linear(self, linear: Matrix, x: torch.Tensor) -> torch.Tensor:
         """Project x [T, K], contiguous; [T, N]."""
         out = torch.empty((x.shape[0], linear.struct.n), dtype=x.dtype)

@@ -25,6 +25,10 @@ class ResidentLayers:
         """Keep one reusable context for every layer."""
         self._open = nullcontext()
 
+    def is_streamed(self, index: int) -> bool:
+        """No layer is."""
+        return False
+
     def layer(self, index: int) -> AbstractContextManager[None]:
         """Hold a decoder layer open."""
         return self._open

@@ -111,6 +111,10 @@ class LayerStream:
         for position in self._schedule.initial():
             self._fill(position)
 
+    def is_streamed(self, index: int) -> bool:
+        """Whether a decoder layer has weights in buffers."""
+        return index in self._position
+
     @contextmanager
     def layer(self, index: int) -> Iterator[None]:
         """Hold a decoder layer open: its streamed weights are valid inside.

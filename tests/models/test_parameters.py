@@ -37,6 +37,9 @@ class StreamedScope:
             self.tensors[spec.name].fill_(torch.nan)
         self.visited = []
 
+    def is_streamed(self, index):
+        return True
+
     @contextmanager
     def layer(self, index):
         self.visited.append(index)

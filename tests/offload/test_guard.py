@@ -216,6 +216,9 @@ class _Planted:
     def __init__(self, scope, broken: int) -> None:
         self.scope, self.broken = scope, broken
 
+    def is_streamed(self, index: int) -> bool:
+        return True
+
     @contextmanager
     def layer(self, index: int):
         with self.scope.layer(index):
