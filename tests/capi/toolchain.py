@@ -24,7 +24,7 @@ def compile_program(source, target, *, compiler=("gcc", "-std=gnu11"), more=()):
     return target
 
 
-def run(program, *arguments, env=CLEAN_ENVIRONMENT, cwd="/", timeout=240):
+def run(program, *arguments, env=CLEAN_ENVIRONMENT, cwd="/", timeout=1000):
     """Run a program and return the finished process with its output as text."""
     return subprocess.run(
         [str(program), *map(str, arguments)],

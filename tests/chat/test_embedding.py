@@ -98,7 +98,7 @@ def test_the_openai_client_gets_the_librarys_vectors(tmp_path):
     directory = write_headless("Qwen3Model", tmp_path / "model")
     wanted = vectors(directory)
     server = ServerProcess("--model", str(directory), "--served-model-name", "e", "--device", "cpu")
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60) as ai:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=1000) as ai:
         # The client asks for base64 unless it is told otherwise.
         for form in ({}, {"encoding_format": "float"}):
             answer = ai.embeddings.create(model="e", input=TEXTS, **form)

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.timeout(950)
+@pytest.mark.timeout(3700)
 def test_the_device_script_runs_through_and_fails_nothing(tmp_path):
     environment = {**os.environ, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
     command = [ROOT / "tests/device/run.sh", tmp_path, "--dry"]

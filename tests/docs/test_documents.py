@@ -41,7 +41,7 @@ def numbered(language):
 def test_python_block_runs(text, beside_model):
     environment = {**CLEAN_ENVIRONMENT, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, "-c", text], cwd=beside_model, env=environment, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", text], cwd=beside_model, env=environment, capture_output=True, text=True, timeout=1000
     )
     assert done.returncode == 0, done.stderr
 
@@ -51,7 +51,7 @@ def test_c_block_compiles_without_a_warning_and_runs(text, beside_model, tmp_pat
     (tmp_path / "block.c").write_text(text)
     program = compile_program(tmp_path / "block.c", tmp_path / "block")
     done = subprocess.run(
-        [program], cwd=beside_model, env=CLEAN_ENVIRONMENT, capture_output=True, text=True, timeout=120
+        [program], cwd=beside_model, env=CLEAN_ENVIRONMENT, capture_output=True, text=True, timeout=1000
     )
     assert done.returncode == 0 and done.stdout, done.stderr
 

@@ -23,7 +23,7 @@ class Page:
     def call(self, path: str, body: dict | None = None):
         """Send one WebDriver command and give its value."""
         data = None if body is None else json.dumps(body).encode()
-        with _DIRECT.open(f"{self._session}/{path}", data, timeout=60) as answer:
+        with _DIRECT.open(f"{self._session}/{path}", data, timeout=1000) as answer:
             return json.load(answer)["value"]
 
     def run(self, script: str, *arguments):
@@ -56,6 +56,6 @@ def open_page(path: Path):
             session = Page(f"http://127.0.0.1:{port}/session/{base.call('session', wanted)['sessionId']}")
             session.call("url", {"url": path.as_uri()})
             yield session
-            _DIRECT.open(urllib.request.Request(session._session, method="DELETE"), timeout=60).close()
+            _DIRECT.open(urllib.request.Request(session._session, method="DELETE"), timeout=1000).close()
         finally:
             process.terminate()

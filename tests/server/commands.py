@@ -15,7 +15,7 @@ SERVER = (sys.executable, "-m", "pyvllm.entrypoints.openai.server")
 PYVLLM = (sys.executable, "-m", "pyvllm.entrypoints.cli")
 
 
-def run(command, *words, env=None, timeout=280):
+def run(command, *words, env=None, timeout=1000):
     """Run a command to its end; stdout and stderr are text."""
     return subprocess.run([*command, *words], capture_output=True, text=True, cwd=ROOT, env=env, timeout=timeout)
 
@@ -39,12 +39,12 @@ class ServerProcess:
     def client(self, key=None):
         """An HTTP client of this server."""
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        return httpx.Client(base_url=self.url, headers=headers, timeout=280)
+        return httpx.Client(base_url=self.url, headers=headers, timeout=1000)
 
     def stop(self, number=signal.SIGTERM):
         """Ask it to end; the exit code, with the rest of stderr added to `log`."""
         self.process.send_signal(number)
-        stdout, stderr = self.process.communicate(timeout=280)
+        stdout, stderr = self.process.communicate(timeout=1000)
         self.log += stderr.splitlines(keepends=True)
         self.stdout = stdout
         return self.process.returncode

@@ -8,7 +8,7 @@ from tests.server.test_openai_client import GREEDY, HELLO
 
 @pytest.fixture
 def ai(server):
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=280) as client:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=1000) as client:
         yield client
 
 

@@ -12,7 +12,7 @@ TEXT = '<tool_call>\n{"name": "clock", "arguments": {"zone": "UTC", "at": [1, {"
 
 @pytest.fixture
 def ai(server):
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=280) as client:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=1000) as client:
         yield client
 
 
