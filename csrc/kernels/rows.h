@@ -23,7 +23,7 @@ inline __attribute__((always_inline)) void accumulate(const typename T::Element 
   for (; at + D::kStep <= k; at += D::kStep) {
     typename D::Lanes lanes[M];
     for (int i = 0; i < M; i++) lanes[i] = D::get(x[i] + at);
-    for (int a = 0; a < A; a++) _mm_prefetch(line + a * kLine, _MM_HINT_T0);
+    for (int a = 0; a < A; a++) _mm_prefetch(line + a * kLine, _MM_HINT_T1);
     line += A * kLine;
     for (int j = 0; j < 4; j++) {
       typename D::Lanes weight = D::get(w[j] + at);
