@@ -6,6 +6,9 @@ from math import isfinite
 
 from pyvllm.errors import InvalidArgument
 
+#: Most likely tokens that a request may have listed, as vLLM's `max_logprobs` has it.
+MAX_LOGPROBS = 20
+
 _STRUCTURED = ("json", "regex", "choice", "grammar", "json_object")
 
 
@@ -74,6 +77,8 @@ class SamplingParams:
     """Strings that end the text; they are not part of it."""
     structured_outputs: StructuredOutputsParams | None = None
     """What the answer must look like."""
+    logprobs: int | None = None
+    """Give the log probability of each new token and of this many of the most likely ones; None gives none."""
 
     @property
     def has_penalties(self) -> bool:
@@ -96,6 +101,10 @@ class SamplingParams:
         _require(self.top_k >= -1, "top_k", self.top_k, "0 or -1 (all tokens), or at least 1")
         _require(self.max_tokens >= 1, "max_tokens", self.max_tokens, "at least 1")
         _require(self.seed is None or 0 <= self.seed < 2**64, "seed", self.seed, "in [0, 2^64)")
+        if self.logprobs is not None:
+            is_count = isinstance(self.logprobs, int) and not isinstance(self.logprobs, bool)
+            rule = f"an integer from 0 to {MAX_LOGPROBS}"
+            _require(is_count and 0 <= self.logprobs <= MAX_LOGPROBS, "logprobs", self.logprobs, rule)
         _require(all(isinstance(text, str) and text for text in stop), "stop", list(stop), "non-empty strings")
         for name in ("presence_penalty", "frequency_penalty"):
             _require(-2 <= getattr(self, name) <= 2, name, getattr(self, name), "in [-2, 2]")

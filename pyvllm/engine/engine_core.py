@@ -10,6 +10,7 @@ from pyvllm.core.scheduler import Scheduled, Scheduler
 from pyvllm.engine.output_processor import OutputProcessor
 from pyvllm.errors import GenerationError, VllmError
 from pyvllm.sample.batch import RequestSampler, choose_tokens
+from pyvllm.sample.logprobs import TokenLogprobs, token_logprobs
 from pyvllm.worker.model_runner import ModelRunner
 
 #: Hears new text, whether it is the last, and how many tokens there are now. Called on the engine thread: be quick.
@@ -31,6 +32,8 @@ class EngineRequest:
         self.finish_reason: str | None = None
         """`stop`, `length` or `abort` once done; None before, and after an error."""
         self.error: VllmError | None = None
+        self.logprobs: list[TokenLogprobs] = []
+        """One for each token of the answer, when the request asked for them."""
         self.hidden: torch.Tensor | None = None
         """Last hidden state [E], when the request asked for it."""
         self._done = threading.Event()
@@ -125,11 +128,14 @@ class EngineCore:
         chosen = [ending[row] for row in choosing]
         logits = self.runner.compute_logits(rows)
         tokens = choose_tokens(logits, self.runner.highest(logits), [item.sampler for item in chosen])
-        for item, token in zip(chosen, tokens, strict=True):
+        for row, (item, token) in enumerate(zip(chosen, tokens, strict=True)):
             if isinstance(token, GenerationError):
                 self._end(item, None, error=token)
-            else:
-                self._take(item, token)
+                continue
+            num_top = item.request.params.logprobs
+            if num_top is not None:
+                item.logprobs.append(token_logprobs(logits[row], token, num_top))
+            self._take(item, token)
 
     def _take(self, item: EngineRequest, token_id: int) -> None:
         item.request.output_token_ids.append(token_id)

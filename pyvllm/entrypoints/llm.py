@@ -16,7 +16,7 @@ from pyvllm.config.engine import EngineConfig
 from pyvllm.config.offload import OffloadConfig
 from pyvllm.engine.start import load_engine
 from pyvllm.entrypoints.arguments import DTYPE_ALIASES, FLAT_FIELDS, did_you_mean, offload_from
-from pyvllm.entrypoints.outputs import CompletionOutput, EmbeddingOutput, EmbeddingRequestOutput, RequestOutput
+from pyvllm.entrypoints.outputs import CompletionOutput, EmbeddingOutput, EmbeddingRequestOutput, Logprob, RequestOutput
 from pyvllm.errors import InvalidArgument
 from pyvllm.sampling_params import SamplingParams
 
@@ -232,12 +232,27 @@ class LLM:
             text=item.output.text,
             token_ids=tuple(item.request.output_token_ids),
             finish_reason=item.finish_reason or "abort",
+            logprobs=self._logprobs(item),
         )
         return RequestOutput(
             request_id=str(next(self._request_ids)),
             prompt=prompt if isinstance(prompt, str) else None,
             prompt_token_ids=tuple(item.request.prompt_token_ids),
             outputs=[answer],
+        )
+
+    def _logprobs(self, item: "EngineRequest") -> tuple[Mapping[int, Logprob], ...] | None:
+        if item.request.params.logprobs is None:
+            return None
+
+        def named(token_id: int, logprob: float, rank: int) -> Logprob:
+            piece = self._engine.tokenizer.piece(token_id, skip_special_tokens=False) or b""
+            return Logprob(logprob=logprob, rank=rank, decoded_token=piece.decode("utf-8", "replace"))
+
+        return tuple(
+            {token.token_id: named(token.token_id, token.logprob, token.rank)}
+            | {token_id: named(token_id, value, rank) for rank, (token_id, value) in enumerate(token.top, 1)}
+            for token in item.logprobs
         )
 
 

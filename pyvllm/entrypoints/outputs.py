@@ -1,7 +1,19 @@
 """What `LLM.generate`, `LLM.chat` and `LLM.embed` return, under the attribute names of vLLM's `outputs.py`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logprob:
+    """How likely the model held a token."""
+
+    logprob: float
+    """Natural logarithm of its probability, before temperature and everything else that sampling does."""
+    rank: int
+    """1 for the most likely token."""
+    decoded_token: str
+    """Its text; a part of a character is U+FFFD."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,6 +27,8 @@ class CompletionOutput:
     """The new tokens, without the prompt's."""
     finish_reason: str
     """`stop` (end of sequence or a stop string), `length` (max_tokens or the model's length) or `abort`."""
+    logprobs: tuple[Mapping[int, Logprob], ...] | None = None
+    """For each new token, by id: itself and the most likely ones, when `SamplingParams.logprobs` asked for them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

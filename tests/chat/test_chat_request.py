@@ -64,7 +64,8 @@ BAD_FIELDS = [
     ("n", 17), ("stream", 1), ("stream_options", {}), ("temperature", -1), ("top_p", 0), ("stop", [1]),
     ("presence_penalty", 3), ("frequency_penalty", -3), ("repetition_penalty", 0), ("min_tokens", 65),
     ("response_format", {"type": "xml"}), ("structured_outputs", {"x": 1}), ("priority", 1), ("model", 5),
-    ("logprobs", True), ("top_logprobs", 2), ("chat_template", "x"), ("chat_template_kwargs", {"_a": 1}),
+    ("logprobs", 1), ("top_logprobs", 2), ("top_logprobs", 21),
+    ("chat_template", "x"), ("chat_template_kwargs", {"_a": 1}),
     ("chat_template_kwargs", [1]), ("chat_template_kwargs", {f"a{i}": 1 for i in range(33)}),
     ("chat_template_kwargs", {"a" * 65: 1}), ("add_generation_prompt", 1),
     ("functions", [{}]), ("continue_final_message", True), ("reasoning_effort", "low"), ("seed", -2),
@@ -91,6 +92,8 @@ def test_the_fields_act():
     assert request.params == SamplingParams(stop=("x",), ignore_eos=True, max_tokens=7, **numbers)
     assert (request.model, request.n, request.max_tokens, request.unknown) == ("m", 2, 7, ("user",))
     assert parse(max_tokens=7, max_completion_tokens=7).max_tokens == 7
+    assert [parse(**asked).params.logprobs for asked in ({}, {"logprobs": False, "top_logprobs": 0},
+            {"logprobs": True}, {"logprobs": True, "top_logprobs": 20})] == [None, None, 0, 20]  # fmt: skip
     options = {"add_generation_prompt": False, "continue_final_message": True}
     asked = PromptOptions(**options, variables={"a": [1]})
     assert parse(**options, chat_template_kwargs={"a": [1]}).prompt == asked

@@ -81,7 +81,7 @@ def test_unknown_model_is_not_found(client):
 
 
 BAD = [
-    ("temperature", -1), ("max_tokens", 257), ("stream", "yes"), ("logprobs", 1), ("n", 17), ("prompt", []),
+    ("temperature", -1), ("max_tokens", 257), ("stream", "yes"), ("logprobs", 21), ("n", 17), ("prompt", []),
     ("stop", [1]),
 ]  # fmt: skip
 

@@ -181,7 +181,7 @@ BAD = [
     ({"messages": [{"role": "robot", "content": "x"}]}, "messages"),
     ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, "messages"),
     ({"messages": [{"role": "user", "content": "x" * 300}]}, "messages"),
-    ({"logprobs": True}, "logprobs"),
+    ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
     ({"top_logprobs": 3}, "top_logprobs"),
     ({"logit_bias": {"1": 2}}, "logit_bias"),
     ({"n": 10**6}, "n"),

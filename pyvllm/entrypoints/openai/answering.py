@@ -9,6 +9,7 @@ from uuid import uuid4
 from pyvllm.entrypoints.openai.chat_answer import Json
 from pyvllm.entrypoints.openai.chat_service import ChatService, Hear, raise_if_failed
 from pyvllm.entrypoints.openai.fields import bad_request, named_in
+from pyvllm.entrypoints.openai.logprobs import LogprobsOf
 from pyvllm.entrypoints.openai.protocol import (
     Choice,
     CompletionRequest,
@@ -18,6 +19,7 @@ from pyvllm.entrypoints.openai.protocol import (
     usage_object,
 )
 from pyvllm.errors import InvalidArgument
+from pyvllm.tokenizer.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from pyvllm.engine.engine_core import EngineRequest
@@ -42,8 +44,11 @@ class Answering(Protocol):
     def opening(self) -> Iterator[Json]:
         """Give the parts that a stream begins with."""
 
-    def hear(self, index: int, text: str, finished: bool) -> Iterator[Json]:
-        """Take new text of the index-th item and give the parts that follow. Raises ApiError if it has failed."""
+    def hear(self, index: int, text: str, finished: bool, num_tokens: int) -> Iterator[Json]:
+        """Take new text of the index-th item and give the parts that follow. Raises ApiError if it has failed.
+
+        num_tokens: of the item so far.
+        """
 
     def closing(self) -> Iterator[Json]:
         """Give the parts that a stream ends with."""
@@ -62,14 +67,14 @@ def open_chat(chat: ChatService, body: bytes, admit: Admit, listen: Listen) -> A
 def open_completion(engine: "LLMEngine", body: bytes, admit: Admit, listen: Listen) -> Answering:
     """Read and submit a request to `/v1/completions`. Raises ApiError; none stays queued then."""
     request = parse_completion(body, engine.max_model_len, engine.prepared.cache.scheduling_policy)
-    answer = CompletionAnswer(request, admit(request.model, request.unknown))
+    answer = CompletionAnswer(request, admit(request.model, request.unknown), engine.tokenizer)
     hear = listen(request.stream)
     try:
         for prompt in request.prompts:
             for number in range(request.n):
                 params = request.answer_params(number)
                 told = partial(hear, len(answer.items))
-                answer.items.append(engine.submit(prompt, params, told, priority=request.priority))
+                answer.take(engine.submit(prompt, params, told, priority=request.priority))
     except InvalidArgument as error:
         for item in answer.items:
             engine.cancel(item)
@@ -80,9 +85,11 @@ def open_completion(engine: "LLMEngine", body: bytes, admit: Admit, listen: List
 class CompletionAnswer:
     """The answers to one completion request."""
 
-    def __init__(self, request: CompletionRequest, name: str) -> None:
+    def __init__(self, request: CompletionRequest, name: str, tokenizer: Tokenizer) -> None:
         """name: what the model is called in the answer."""
         self.items: list[EngineRequest] = []
+        self._logprobs: list[LogprobsOf] = []
+        self._tokenizer = tokenizer
         self._request = request
         self._name = name
         self._identifier = f"cmpl-{uuid4().hex}"
@@ -93,16 +100,23 @@ class CompletionAnswer:
         """Whether the answer goes out in parts."""
         return self._request.stream
 
+    def take(self, item: "EngineRequest") -> None:
+        """Add a submitted item."""
+        self._logprobs.append(LogprobsOf(item, self._tokenizer))
+        self.items.append(item)
+
     def opening(self) -> Iterator[Json]:
         """Give nothing: a completion's stream begins with its text."""
         yield from ()
 
-    def hear(self, index: int, text: str, finished: bool) -> Iterator[Json]:
+    def hear(self, index: int, text: str, finished: bool, num_tokens: int) -> Iterator[Json]:
         """Take new text of an answer and give its part."""
-        item = self.items[index]
+        item, logprobs = self.items[index], self._logprobs[index]
         if finished:
             raise_if_failed(item)
-        yield self._object([completion_choice(index, text, (item.finish_reason or "abort") if finished else None)])
+        logprobs.know(num_tokens)
+        reason = (item.finish_reason or "abort") if finished else None
+        yield self._object([completion_choice(index, text, reason, logprobs.for_completion())])
 
     def closing(self) -> Iterator[Json]:
         """Give the usage if it was asked for."""
@@ -112,15 +126,17 @@ class CompletionAnswer:
 
     def body(self) -> Json:
         """Give the whole `text_completion`."""
-        for item in self.items:
+        for item, logprobs in zip(self.items, self._logprobs, strict=True):
             raise_if_failed(item)
+            logprobs.know_all()
         choices = [
             Choice(
                 text=item.output.text,
                 finish_reason=item.finish_reason or "abort",
                 num_tokens=len(item.request.output_token_ids),
+                logprobs=logprobs.for_completion(),
             )
-            for item in self.items
+            for item, logprobs in zip(self.items, self._logprobs, strict=True)
         ]
         return completion_body(self._identifier, self._created, self._name, choices, self._num_prompt_tokens)
 

@@ -181,9 +181,9 @@ class Head:
         head = {"id": self.identifier, "object": kind, "created": self.created, "model": self.model}
         return {**head, "choices": list(choices)}
 
-    def chunk(self, index: int, delta: Json, finish_reason: str | None = None) -> Json:
+    def chunk(self, index: int, delta: Json, finish_reason: str | None = None, logprobs: Json | None = None) -> Json:
         """Build a `chat.completion.chunk` with a part of one answer."""
-        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
         return self.object("chat.completion.chunk", [choice])
 
     def usage_chunk(self, num_prompt_tokens: int, num_completion_tokens: int) -> Json:
@@ -192,6 +192,6 @@ class Head:
         return {**self.object("chat.completion.chunk", []), "usage": usage}
 
 
-def chat_choice(index: int, message: Json, finish_reason: str) -> Json:
+def chat_choice(index: int, message: Json, finish_reason: str, logprobs: Json | None = None) -> Json:
     """Build one entry of `choices` of a `chat.completion`."""
-    return {"index": index, "message": message, "logprobs": None, "finish_reason": finish_reason}
+    return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": finish_reason}

@@ -8,14 +8,12 @@ from dataclasses import dataclass, field
 from pyvllm.entrypoints.openai import fields as read
 from pyvllm.entrypoints.openai.chat_messages import Message, read_messages, read_tool_choice, read_tools, tool_name
 from pyvllm.entrypoints.openai.fields import bad_request
-from pyvllm.sampling_params import SamplingParams, StructuredOutputsParams
+from pyvllm.sampling_params import MAX_LOGPROBS, SamplingParams, StructuredOutputsParams
 
 #: Fields that vLLM or OpenAI serve and this server does not yet, with the values that ask for nothing.
 #: Source of the names: vLLM 0.33, `ChatCompletionRequest`; OpenAI's chat completions reference.
 NEUTRAL: Mapping[str, tuple[object, ...]] = {
     **read.NEUTRAL,
-    "logprobs": (False,),
-    "top_logprobs": (0,),
     "best_of": (1,),
     "echo": (False,),
     "add_special_tokens": (False,),
@@ -37,7 +35,7 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
 _ACTING = (
     *read.SAMPLING, "model", "messages", "max_tokens", "max_completion_tokens", "n", "stream", "stream_options",
     "tools", "tool_choice", "parallel_tool_calls", "priority", "add_generation_prompt", "continue_final_message",
-    "chat_template_kwargs",
+    "chat_template_kwargs", "logprobs", "top_logprobs",
 )  # fmt: skip
 
 MAX_TEMPLATE_VARIABLES = 32
@@ -114,7 +112,7 @@ def parse_chat(body: bytes, limits: ChatLimits) -> ChatRequest:
             f"{text}: --enable-auto-tool-choice and --tool-call-parser, or tool_parser in C", "tool_choice"
         )
     parallel = read.boolean(fields, "parallel_tool_calls", True)
-    params = read.sampling(fields, max_tokens or limits.max_model_len)
+    params = read.sampling(fields, max_tokens or limits.max_model_len, _logprobs(fields))
     if choice in ("required", "named"):
         params = _forced(params, tools, function, parallel)
     structured = "response_format" if fields.get("structured_outputs") is None else "structured_outputs"
@@ -155,6 +153,16 @@ def prompt_options(fields: Mapping[str, object]) -> PromptOptions:
             rule = "a letter and up to 63 letters, digits or underscores"
             raise bad_request(f"{param!r}: the name of a variable must be {rule}, got {read.shown(name)}", param)
     return PromptOptions(add_generation_prompt=begins, continue_final_message=goes_on, variables=given)
+
+
+def _logprobs(fields: Mapping[str, object]) -> int | None:
+    """Read how many of the most likely tokens are listed beside each chosen one; None for no log probabilities."""
+    num_top = read.integer(fields, "top_logprobs", 0, 0, MAX_LOGPROBS)
+    if read.boolean(fields, "logprobs"):
+        return num_top
+    if num_top:
+        raise bad_request(f"'top_logprobs' needs 'logprobs' true beside it, got {num_top}", "top_logprobs")
+    return None
 
 
 def _max_tokens(fields: Mapping[str, object], max_model_len: int) -> int | None:

@@ -24,12 +24,14 @@ from pyvllm.entrypoints.openai.chat_answer import (
 from pyvllm.entrypoints.openai.chat_options import ChatOptions
 from pyvllm.entrypoints.openai.chat_request import ChatLimits, ChatRequest, PromptOptions, parse_chat
 from pyvllm.entrypoints.openai.fields import ApiError, answer_params, bad_request, named_in
+from pyvllm.entrypoints.openai.logprobs import LogprobsOf
 from pyvllm.entrypoints.openai.protocol import usage_object
 from pyvllm.entrypoints.openai.reasoning_parsers import reasoning_format
 from pyvllm.entrypoints.openai.tool_parsers import tool_format, tool_schemas
 from pyvllm.errors import InvalidArgument, VllmError
 from pyvllm.sampling_params import SamplingParams
 from pyvllm.tokenizer.chat_template_files import ChatTemplates, load_chat_templates, single_template
+from pyvllm.tokenizer.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from pyvllm.engine.engine_core import EngineRequest
@@ -118,7 +120,8 @@ class ChatService:
     def submit(self, prepared: PreparedChat, hear: Hear, name: str) -> "ChatAnswer":
         """Queue every answer of a request. Raises ApiError; none stays queued then."""
         request = prepared.request
-        answer = ChatAnswer(prepared, [self._choice(prepared) for _ in range(request.n)], name)
+        choices = [self._choice(prepared) for _ in range(request.n)]
+        answer = ChatAnswer(prepared, choices, name, self._engine.tokenizer)
         try:
             for index in range(request.n):
                 item = self._engine.submit(
@@ -127,7 +130,7 @@ class ChatService:
                     partial(hear, index),
                     priority=request.priority,
                 )
-                answer.items.append(item)
+                answer.take(item)
         except InvalidArgument as error:
             self.cancel(answer)
             raise bad_request(str(error), named_in(error, "messages", request.structured_param)) from error
@@ -162,8 +165,7 @@ class ChatService:
                 for chunk in answer.opening():
                     yield chunk, False
                 while not answer.is_complete:
-                    index, text, finished, _ = news.get()
-                    chunks = [*answer.hear(index, text, finished), *(answer.closing() if answer.is_complete else ())]
+                    chunks = [*answer.hear(*news.get()), *(answer.closing() if answer.is_complete else ())]
                     for number, chunk in enumerate(chunks, 1):
                         yield chunk, answer.is_complete and number == len(chunks)
             finally:
@@ -187,13 +189,22 @@ class ChatService:
 class ChatAnswer:
     """The answers to one request, as they come."""
 
-    def __init__(self, prepared: PreparedChat, choices: Sequence[ChoiceStream], name: str) -> None:
+    def __init__(
+        self, prepared: PreparedChat, choices: Sequence[ChoiceStream], name: str, tokenizer: Tokenizer
+    ) -> None:
         self.items: list[EngineRequest] = []
+        self._logprobs: list[LogprobsOf] = []
+        self._tokenizer = tokenizer
         self._request = prepared.request
         self._num_prompt_tokens = len(prepared.prompt_token_ids)
         self._choices = choices
         self._left = len(choices)
         self._head = Head(identifier=f"chatcmpl-{uuid4().hex}", created=int(time.time()), model=name)
+
+    def take(self, item: "EngineRequest") -> None:
+        """Add a submitted item."""
+        self._logprobs.append(LogprobsOf(item, self._tokenizer))
+        self.items.append(item)
 
     @property
     def is_stream(self) -> bool:
@@ -210,18 +221,22 @@ class ChatAnswer:
         for index in range(len(self._choices)):
             yield self._head.chunk(index, {"role": "assistant", "content": ""})
 
-    def hear(self, index: int, text: str, finished: bool) -> Iterator[Json]:
-        """Take an answer's new text and give the chunks that follow from it. Raises ApiError if it has failed."""
-        choice, item = self._choices[index], self.items[index]
+    def hear(self, index: int, text: str, finished: bool, num_tokens: int) -> Iterator[Json]:
+        """Take an answer's new text and give the chunks that follow from it. Raises ApiError if it has failed.
+
+        The first of them has the log probabilities of the tokens that have come since the last one.
+        """
+        choice, item, logprobs = self._choices[index], self.items[index], self._logprobs[index]
+        logprobs.know(num_tokens)
         for delta in choice.push(text):
-            yield self._head.chunk(index, delta)
+            yield self._head.chunk(index, delta, logprobs=logprobs.for_chat())
         if not finished:
             return
         self._left -= 1
         raise_if_failed(item)
         for delta in choice.finish():
-            yield self._head.chunk(index, delta)
-        yield self._head.chunk(index, {}, self._finish_reason(choice, item))
+            yield self._head.chunk(index, delta, logprobs=logprobs.for_chat())
+        yield self._head.chunk(index, {}, self._finish_reason(choice, item), logprobs.for_chat())
 
     def closing(self) -> Iterator[Json]:
         """Give the chunk that a stream ends with if its usage was asked for."""
@@ -231,11 +246,13 @@ class ChatAnswer:
     def body(self) -> Json:
         """Give the `chat.completion` object; every item must be done. Raises ApiError if one has failed."""
         choices = []
-        for index, (choice, item) in enumerate(zip(self._choices, self.items, strict=True)):
+        for index, (choice, item, logprobs) in enumerate(zip(self._choices, self.items, self._logprobs, strict=True)):
             raise_if_failed(item)
             for _ in (*choice.push(item.output.text), *choice.finish()):
                 pass
-            choices.append(chat_choice(index, choice.message(), self._finish_reason(choice, item)))
+            logprobs.know_all()
+            reason = self._finish_reason(choice, item)
+            choices.append(chat_choice(index, choice.message(), reason, logprobs.for_chat()))
         usage = usage_object(self._num_prompt_tokens, self.num_completion_tokens)
         return {**self._head.object("chat.completion", choices), "usage": usage}
 

@@ -105,7 +105,7 @@ class EmbeddingAnswer:
         """Give nothing: embeddings have no stream."""
         yield from ()
 
-    def hear(self, index: int, text: str, finished: bool) -> Iterator[Json]:
+    def hear(self, index: int, text: str, finished: bool, num_tokens: int) -> Iterator[Json]:
         """Give nothing: embeddings have no stream."""
         yield from ()
 

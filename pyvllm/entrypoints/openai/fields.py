@@ -180,8 +180,11 @@ def includes_usage(fields: Mapping[str, object], is_stream: bool) -> bool:
         raise bad_request(error.message, param) from error
 
 
-def sampling(fields: Mapping[str, object], max_tokens: int) -> SamplingParams:
-    """Read the SAMPLING fields; defaults are OpenAI's, with vLLM's names beside them."""
+def sampling(fields: Mapping[str, object], max_tokens: int, logprobs: int | None = None) -> SamplingParams:
+    """Read the SAMPLING fields; defaults are OpenAI's, with vLLM's names beside them.
+
+    logprobs: most likely tokens to list; chat and completions ask for them in different words.
+    """
     seed = integer(fields, "seed", -1, -1, 2**64 - 1)
     penalty = "in [-2, 2]"
     try:
@@ -199,6 +202,7 @@ def sampling(fields: Mapping[str, object], max_tokens: int) -> SamplingParams:
             ignore_eos=boolean(fields, "ignore_eos"),
             stop=_stop(fields.get("stop")),
             structured_outputs=_structured(fields),
+            logprobs=logprobs,
         )
     except InvalidArgument as error:
         raise bad_request(str(error)) from error

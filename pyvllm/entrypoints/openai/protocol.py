@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from pyvllm.entrypoints.openai import fields as read
 from pyvllm.entrypoints.openai.fields import ApiError, bad_request, shown
-from pyvllm.sampling_params import SamplingParams
+from pyvllm.sampling_params import MAX_LOGPROBS, SamplingParams
 
 __all__ = ["NEUTRAL", "ApiError", "Choice", "CompletionRequest", "bad_request", "completion_body", "parse_completion"]
 
@@ -16,13 +16,12 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
     **read.NEUTRAL,
     "echo": (False,),
     "suffix": (),
-    "logprobs": (),
     "add_special_tokens": (True,),
     "prompt_embeds": (),
 }
 
 _ACTING = (
-    *read.SAMPLING, "model", "prompt", "max_tokens", "n", "best_of", "stream", "stream_options", "priority",
+    *read.SAMPLING, "model", "prompt", "max_tokens", "n", "best_of", "stream", "stream_options", "priority", "logprobs",
 )  # fmt: skip
 
 
@@ -57,7 +56,9 @@ def parse_completion(body: bytes, max_model_len: int, scheduling_policy: str = "
     """
     fields = read.read_object(body)
     read.refuse_unless_neutral(fields, NEUTRAL)
-    params = read.sampling(fields, read.integer(fields, "max_tokens", min(16, max_model_len), 1, max_model_len))
+    max_tokens = read.integer(fields, "max_tokens", min(16, max_model_len), 1, max_model_len)
+    logprobs = None if fields.get("logprobs") is None else read.integer(fields, "logprobs", 0, 0, MAX_LOGPROBS)
+    params = read.sampling(fields, max_tokens, logprobs)
     n = read.answers(fields, params)
     if fields.get("best_of") is not None and read.integer(fields, "best_of", n, 1, read.MAX_N) != n:
         raise bad_request(f"'best_of' ({fields['best_of']}) other than 'n' ({n}) is not supported yet", "best_of")
@@ -108,6 +109,7 @@ class Choice:
     text: str
     finish_reason: str
     num_tokens: int
+    logprobs: Mapping[str, object] | None = None
 
 
 def usage_object(num_prompt_tokens: int, num_completion_tokens: int) -> dict[str, object]:
@@ -119,9 +121,11 @@ def usage_object(num_prompt_tokens: int, num_completion_tokens: int) -> dict[str
     }
 
 
-def completion_choice(index: int, text: str, finish_reason: str | None) -> dict[str, object]:
+def completion_choice(
+    index: int, text: str, finish_reason: str | None, logprobs: Mapping[str, object] | None = None
+) -> dict[str, object]:
     """Build one entry of `choices`, of a whole answer or of a part."""
-    return {"index": index, "text": text, "logprobs": None, "finish_reason": finish_reason}
+    return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason}
 
 
 def completion_body(
@@ -131,7 +135,10 @@ def completion_body(
 
     created: seconds since 1970. num_prompt_tokens: of each prompt once, however many answers it has.
     """
-    listed = [completion_choice(index, choice.text, choice.finish_reason) for index, choice in enumerate(choices)]
+    listed = [
+        completion_choice(index, choice.text, choice.finish_reason, choice.logprobs)
+        for index, choice in enumerate(choices)
+    ]
     usage = usage_object(num_prompt_tokens, sum(choice.num_tokens for choice in choices))
     head = {"id": identifier, "object": "text_completion", "created": created, "model": model}
     return {**head, "choices": listed, "usage": usage}

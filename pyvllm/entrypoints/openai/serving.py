@@ -131,7 +131,7 @@ class Service:
             for part in answer.opening():
                 yield part
             async for news in inbox.news(len(answer.items)):
-                for part in answer.hear(news.index, news.text, news.finished):
+                for part in answer.hear(news.index, news.text, news.finished, news.num_tokens):
                     yield part
             _raise_if_stopped(answer)
             self.metrics.count(answer.items)

@@ -35,7 +35,8 @@ BAD_FIELDS = [
     ("n", 0), ("n", 17), ("n", True), ("n", 10**6), ("best_of", 2), ("best_of", 0),
     ("stop", 1), ("stop", [""]), ("stop", ""), ("stop", ["a"] * 17), ("stop", "x" * 257), ("stop", ["a", None]),
     ("ignore_eos", 1), ("ignore_eos", "true"),
-    ("stream", 0), ("stream", "true"), ("stream_options", {}), ("echo", True), ("suffix", "x"), ("logprobs", 0),
+    ("stream", 0), ("stream", "true"), ("stream_options", {}), ("echo", True), ("suffix", "x"),
+    ("logprobs", -1), ("logprobs", 21), ("logprobs", True),
     ("logit_bias", {"1": 5}), ("presence_penalty", 2.5), ("presence_penalty", False), ("frequency_penalty", -2.5),
     ("repetition_penalty", 0), ("min_tokens", 17), ("min_tokens", -1), ("prompt_logprobs", 1), ("stop_token_ids", [1]),
     ("response_format", {"type": "xml"}), ("response_format", {"type": "json_schema"}), ("response_format", "text"),
@@ -65,6 +66,7 @@ def test_fields_act():
     numbers = {"max_tokens": 7, "temperature": 0.5, "top_p": 0.9, "top_k": 3, "min_p": 0.1, "seed": 11,
                "presence_penalty": 0.5, "frequency_penalty": -1, "repetition_penalty": 1.5,
                "min_tokens": 3}  # fmt: skip
+    assert [parse(logprobs=count).params.logprobs for count in (None, 0, 20)] == [None, 0, 20]
     request = parse(model="m", stop=["x", "yz"], ignore_eos=True, **numbers)
     assert request.model == "m"
     assert request.params == SamplingParams(stop=("x", "yz"), ignore_eos=True, **numbers)
