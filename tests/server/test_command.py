@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import socket
 import sys
 
@@ -74,11 +73,10 @@ def test_server_without_a_model_says_what_it_needs():
     assert_fatal(run(SERVER), "--model is needed: the path of a Hugging Face directory or of a GGUF file")
 
 
+@pytest.mark.usefixtures("strace")
 @pytest.mark.parametrize("flags", [flags for flags, _ in BAD_STARTS[:9]])
 def test_bad_configuration_opens_no_file_of_the_model(flags, tmp_path):
     """The kernel's list of opened files is the witness; the control shows that it would list them."""
-    if shutil.which("strace") is None:
-        pytest.skip("strace is not installed")
     model = tmp_path / "the-model"
     model.mkdir()
     (model / "config.json").write_text("{}")
@@ -86,9 +84,8 @@ def test_bad_configuration_opens_no_file_of_the_model(flags, tmp_path):
     assert opened and not [line for line in opened if "the-model" in line]
 
 
+@pytest.mark.usefixtures("strace")
 def test_good_configuration_does_open_the_model(tmp_path):
-    if shutil.which("strace") is None:
-        pytest.skip("strace is not installed")
     model = tmp_path / "the-model"
     model.mkdir()
     (model / "config.json").write_text("{}")
