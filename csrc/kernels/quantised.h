@@ -11,7 +11,7 @@
 namespace {
 
 /* How far ahead blocks are asked for, in bytes. */
-constexpr int64_t kBlocksAhead = 1024;
+constexpr int64_t kBlocksAhead = 4096;
 
 inline float half_at(const uint8_t *from) {
   uint16_t bits;
@@ -202,7 +202,7 @@ template <class Q, class T>
 inline void expand(const void *from, int64_t count, typename T::Element *out) {
   const uint8_t *block = static_cast<const uint8_t *>(from);
   for (int64_t at = 0; at < count; at += Q::kElements, block += Q::kBytes) {
-    for (int64_t line = 0; line < Q::kBytes; line += 64) _mm_prefetch(block + kBlocksAhead + line, _MM_HINT_T0);
+    for (int64_t line = 0; line < Q::kBytes; line += 64) _mm_prefetch(block + kBlocksAhead + line, _MM_HINT_T1);
     Q::template expand<T>(block, out + at);
   }
 }
