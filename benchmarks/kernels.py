@@ -37,8 +37,7 @@ def copies_of(kind: str, rows: int, columns: int) -> list[torch.Tensor]:
     pool = memory.allocate("device", {str(number): nbytes for number in range(count)})
     for tensor in pool.values():
         tensor.random_(1, 60)
-    memory.wait_copy(memory.start_copy(()))  # what is queued after the making of the huge pages
-    memory.close()
+    memory.settle()
     return list(pool.values())
 
 

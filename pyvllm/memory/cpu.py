@@ -7,7 +7,6 @@ Linux names in /proc/self/maps. A tier below memory (weights read from the file 
 
 import ctypes
 import mmap
-import os
 import queue
 import resource
 import threading
@@ -17,68 +16,18 @@ from pathlib import Path
 
 from pyvllm.errors import DoesNotFit
 from pyvllm.memory.base import Memory, Pool, Region, Room, Tensor, TensorAt, pack, region_bytes
-
-#: Bytes of a huge page; weights are read a third to twice as fast through them as through pages of 4 KiB.
-HUGE_PAGE_BYTES = 2 * 2**20
-#: Of Linux 6.1 (include/uapi/asm-generic/mman-common.h); Python's mmap has no name for it.
-_MADV_COLLAPSE = 25
-#: Huge pages that are made in one call: a closing memory waits for no more than that.
-_PIECE_PAGES = 16
-
-
-class _Mapping:
-    """A named anonymous mapping; it is unmapped when the last tensor over it is gone."""
-
-    def __init__(self, name: str, nbytes: int) -> None:
-        descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
-        try:
-            os.ftruncate(descriptor, nbytes + HUGE_PAGE_BYTES)
-            self._map = mmap.mmap(descriptor, nbytes)
-            address = _address_of(self._map)
-            if nbytes >= HUGE_PAGE_BYTES and (offset := address % HUGE_PAGE_BYTES):
-                # A huge page needs an address and an offset that are equal within it. The address that was just given
-                # back is given again, unless another thread is quicker, and then there are no huge pages.
-                self._map.close()
-                self._map = mmap.mmap(descriptor, nbytes, offset=offset)
-        finally:
-            os.close(descriptor)
-        self._pin = ctypes.c_char.from_buffer(self._map)
-        self.address = ctypes.addressof(self._pin)
-        self._nbytes = nbytes
-
-    def huge_pages(self) -> range:
-        """Where the whole huge pages of the mapping begin, in bytes from its start."""
-        first = -self.address % HUGE_PAGE_BYTES
-        return range(first, self._nbytes - HUGE_PAGE_BYTES + 1, HUGE_PAGE_BYTES)
-
-    def make_huge(self, first: int, count: int) -> None:
-        """Have so many huge pages made of small ones where the system can: an old or full one cannot.
-
-        first: where they begin, as `huge_pages` gives it. What has been written into them stays.
-        """
-        for start in range(first, first + count * HUGE_PAGE_BYTES, HUGE_PAGE_BYTES):
-            self._map[start]  # what is not there at all is not collapsed
-        # Through ctypes, which leaves the GIL meanwhile.
-        ctypes.CDLL(None).madvise(
-            ctypes.c_void_p(self.address + first),
-            ctypes.c_size_t(count * HUGE_PAGE_BYTES),
-            ctypes.c_int(_MADV_COLLAPSE),
-        )
-
-
-def _address_of(mapping: mmap.mmap) -> int:
-    return ctypes.addressof(ctypes.c_char.from_buffer(mapping))
+from pyvllm.memory.named_mapping import NamedMapping, PageMaker
 
 
 class _Ticket:
-    """One batch of copies on the memory's thread."""
+    """One batch of copies on the copying thread."""
 
     def __init__(self, copies: Sequence[tuple[Tensor, Tensor]]) -> None:
         self.copies = copies
         self.done = threading.Event()
 
-    def run(self, is_closing: threading.Event) -> None:
-        """Copy, whether or not the memory is being closed: somebody waits."""
+    def run(self) -> None:
+        """Copy, and say so."""
         for destination, source in self.copies:
             # memmove through ctypes leaves the GIL and stays on this one thread, unlike a tensor copy, which would
             # take compute threads away from the layer that runs meanwhile.
@@ -87,27 +36,34 @@ class _Ticket:
         self.done.set()
 
 
-class _Collapse:
-    """The making of a region's huge pages on the memory's thread."""
+class _Copier:
+    """The thread that copies; it is started with the first ticket."""
 
-    def __init__(self, mapping: _Mapping) -> None:
-        self._mapping = mapping
+    def __init__(self) -> None:
+        self._tickets: queue.SimpleQueue[_Ticket | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
 
-    def run(self, is_closing: threading.Event) -> None:
-        """Go through the region piece by piece, until the memory is closed."""
-        starts = self._mapping.huge_pages()
-        for at in range(0, len(starts), _PIECE_PAGES):
-            if is_closing.is_set():
-                return
-            self._mapping.make_huge(starts[at], min(_PIECE_PAGES, len(starts) - at))
+    def take(self, ticket: _Ticket) -> None:
+        """Queue the ticket."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="vllm-reader", daemon=True)
+            self._thread.start()
+        self._tickets.put(ticket)
+
+    def close(self) -> None:
+        """End the thread after what is queued."""
+        if self._thread is not None:
+            self._tickets.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _run(self) -> None:
+        while (ticket := self._tickets.get()) is not None:
+            ticket.run()
 
 
 class CpuMemory(Memory):
-    """The host's memory under two names, and one thread that copies between them.
-
-    The same thread makes the huge pages of what was allocated, while the weights are read into it: where memory is in
-    pieces the system first moves others' pages together, which takes longer than the reading.
-    """
+    """The host's memory under two names, one thread that copies between them and one that makes huge pages."""
 
     device_name = "cpu"
     torch_device = "cpu"
@@ -122,9 +78,8 @@ class CpuMemory(Memory):
         self._device_limit = device_limit
         self._device_bytes = 0
         self._regions: list[Region] = []
-        self._work: queue.SimpleQueue[_Ticket | _Collapse | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self._is_closing = threading.Event()
+        self._copier = _Copier()
+        self._page_maker = PageMaker()
 
     def device_room(self) -> Room:
         """Bytes of host memory: the device has no other."""
@@ -147,7 +102,7 @@ class CpuMemory(Memory):
         for offsets in pack(sizes):
             nbytes = -(-max(region_bytes(offsets, sizes), 1) // mmap.PAGESIZE) * mmap.PAGESIZE
             try:
-                mapping = _Mapping(f"vllm:{pool}", nbytes)
+                mapping = NamedMapping(f"vllm:{pool}", nbytes)
             except OSError as error:
                 room = host_room()
                 raise DoesNotFit(
@@ -156,7 +111,7 @@ class CpuMemory(Memory):
                 ) from error
             regions.append(Region(pool, mapping.address, nbytes))
             if mapping.huge_pages():
-                self._give_work(_Collapse(mapping))
+                self._page_maker.take(mapping)
             for name, offset in offsets.items():
                 tensors[name] = self._tensor_at(mapping.address + offset, sizes[name], mapping)
         self._regions += regions
@@ -168,16 +123,16 @@ class CpuMemory(Memory):
         return host
 
     def start_copy(self, copies: Sequence[tuple[Tensor, Tensor]]) -> object:
-        """Queue the copies for the memory's thread.
+        """Queue the copies for the copying thread.
 
         Whatever was computed before this call has ended when it returns on a CPU, so the destination is free already.
         """
         ticket = _Ticket(copies)
-        self._give_work(ticket)
+        self._copier.take(ticket)
         return ticket
 
     def wait_copy(self, ticket: object) -> None:
-        """Block until the memory's thread has done the ticket, and what was queued before it."""
+        """Block until the copying thread has done the ticket."""
         if isinstance(ticket, _Ticket):
             ticket.done.wait()
 
@@ -185,24 +140,15 @@ class CpuMemory(Memory):
         """List the mapped regions of both pools."""
         return tuple(self._regions)
 
+    def settle(self) -> None:
+        """Wait until the huge pages of what was allocated are made, which goes on after a load: for measurements."""
+        self._page_maker.settle()
+
     def close(self) -> None:
-        """End the memory's thread after the copies that are queued."""
-        self._is_closing.set()
-        if self._thread is not None:
-            self._work.put(None)
-            self._thread.join()
-            self._thread = None
+        """End the threads: the copying one after what is queued."""
+        self._page_maker.close()
+        self._copier.close()
         self._regions.clear()
-
-    def _give_work(self, work: _Ticket | _Collapse) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="vllm-memory", daemon=True)
-            self._thread.start()
-        self._work.put(work)
-
-    def _run(self) -> None:
-        while (work := self._work.get()) is not None:
-            work.run(self._is_closing)
 
 
 def release_free_memory() -> None:

@@ -232,8 +232,8 @@ def test_close_gives_memory_and_the_reader_thread_back(tmp_path):
     before = mappings()
     with loaded(write_tiny("LlamaForCausalLM", tmp_path / "m"), document) as engine:
         engine.generate(PROMPTS[0], GREEDY)
-        assert "vllm-memory" in live_threads()
-    assert "vllm-memory" not in live_threads()
+        assert "vllm-reader" in live_threads()
+    assert "vllm-reader" not in live_threads()
     assert mappings() == before
     with pytest.raises(InvalidArgument, match="closed"):
         engine.generate(PROMPTS[0], GREEDY)

@@ -132,7 +132,7 @@ def test_a_large_region_is_in_huge_pages_where_the_system_makes_them():
     kept = memory.allocate("device", {"a": 64 * 2**20})
     written = torch.arange(64 * 2**20, dtype=torch.int32).to(torch.uint8)
     kept["a"].copy_(written)  # while the pages are made
-    memory.wait_copy(memory.start_copy(()))
+    memory.settle()
     assert torch.equal(kept["a"], written)
     fields = {"ShmemPmdMapped": 0, "Rss": 0}
     is_ours = False
