@@ -139,12 +139,25 @@ static int start_interpreter(const vllm__home* home)
 
 /* ---- pyvllm in it ---- */
 
-/* Turn the current Python exception into the error text. */
-static void take_exception(const char* module)
+/* Take the current Python exception; the caller owns it. */
+static PyObject* raised_exception(void)
 {
+#if PY_VERSION_HEX >= 0x030C0000
+    return PyErr_GetRaisedException();
+#else
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
     PyErr_NormalizeException(&type, &value, &trace);
+    Py_XDECREF(type);
+    Py_XDECREF(trace);
+    return value;
+#endif
+}
+
+/* Turn the current Python exception into the error text. */
+static void take_exception(const char* module)
+{
+    PyObject* value = raised_exception();
     PyObject* text = value ? PyObject_Str(value) : NULL;
     const char* reason = text ? PyUnicode_AsUTF8(text) : NULL;
     PyObject* executable = PySys_GetObject("executable");
@@ -155,9 +168,7 @@ static void take_exception(const char* module)
                      reason && *reason ? reason : "no reason given");
     PyErr_Clear();
     Py_XDECREF(text);
-    Py_XDECREF(type);
     Py_XDECREF(value);
-    Py_XDECREF(trace);
 }
 
 static int import(const char* module)
