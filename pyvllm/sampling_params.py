@@ -1,10 +1,15 @@
 """How the next token is chosen: the fields of `vllm_sampling_params`, under vLLM's names."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import isfinite
 
 from pyvllm.errors import InvalidArgument
+
+#: Tokens that one request may favour, and tokens that may end its answer.
+MAX_LOGIT_BIAS = 1024
+MAX_STOP_TOKEN_IDS = 1024
 
 #: Most likely tokens that a request may have listed, as vLLM's `max_logprobs` has it.
 MAX_LOGPROBS = 20
@@ -75,8 +80,16 @@ class SamplingParams:
     """Go on after an end-of-sequence token."""
     stop: tuple[str, ...] = field(default=())
     """Strings that end the text; they are not part of it."""
+    stop_token_ids: tuple[int, ...] = field(default=())
+    """Tokens that end the text, as the end-of-sequence token does, whatever `ignore_eos` says."""
+    include_stop_str_in_output: bool = False
+    """Whether what ended the text, a stop string or a token, stays part of it."""
     structured_outputs: StructuredOutputsParams | None = None
     """What the answer must look like."""
+    logit_bias: Mapping[int, float] | None = None
+    """Added to the logits of tokens, by id; from -100 to 100."""
+    allowed_token_ids: tuple[int, ...] | None = None
+    """The only tokens that may come; None allows all."""
     logprobs: int | None = None
     """Give the log probability of each new token and of this many of the most likely ones; None gives none."""
 
@@ -85,7 +98,15 @@ class SamplingParams:
         """Whether what was said already is penalised."""
         return bool(self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1)
 
+    def check_vocabulary(self, vocab_size: int) -> None:
+        """Raise InvalidArgument, naming the field, for a token id that a model does not have."""
+        for name in ("logit_bias", "allowed_token_ids", "stop_token_ids"):
+            for token_id in getattr(self, name) or ():
+                if token_id >= vocab_size:
+                    raise InvalidArgument(f"{name} has token id {token_id}, outside the vocabulary of {vocab_size}")
+
     def __post_init__(self) -> None:
+        self._take_tokens()
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
         object.__setattr__(self, "stop", stop)
         for name in ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"):
@@ -118,6 +139,44 @@ class SamplingParams:
         structured = self.structured_outputs
         if structured is not None and not isinstance(structured, StructuredOutputsParams):
             raise InvalidArgument(f"structured_outputs must be StructuredOutputsParams, got {structured!r}")
+        if structured is not None and self.allowed_token_ids is not None:
+            raise InvalidArgument("allowed_token_ids and structured_outputs both say what may come: give one of them")
+
+    def _take_tokens(self) -> None:
+        """Check and keep what is said about single tokens."""
+        object.__setattr__(self, "stop_token_ids", _token_ids("stop_token_ids", self.stop_token_ids))
+        rule = f"at most {MAX_STOP_TOKEN_IDS} token ids"
+        _require(len(self.stop_token_ids) <= MAX_STOP_TOKEN_IDS, "stop_token_ids", len(self.stop_token_ids), rule)
+        value = self.include_stop_str_in_output
+        _require(isinstance(value, bool), "include_stop_str_in_output", value, "true or false")
+        if self.allowed_token_ids is not None:
+            allowed = _token_ids("allowed_token_ids", self.allowed_token_ids)
+            _require(bool(allowed), "allowed_token_ids", [], "at least one token id")
+            object.__setattr__(self, "allowed_token_ids", allowed)
+        if self.logit_bias is not None:
+            object.__setattr__(self, "logit_bias", _logit_bias(self.logit_bias))
+
+
+def _token_ids(name: str, value: object) -> tuple[int, ...]:
+    listed = sorted(set(value)) if isinstance(value, list | tuple) and all(_is_token(item) for item in value) else None
+    if listed is None:
+        raise InvalidArgument(f"{name} must be a list of token ids, got {value!r:.80}")
+    return tuple(listed)
+
+
+def _logit_bias(value: object) -> dict[int, float]:
+    if not isinstance(value, Mapping) or len(value) > MAX_LOGIT_BIAS:
+        raise InvalidArgument(f"logit_bias must map at most {MAX_LOGIT_BIAS} token ids to numbers, got {value!r:.80}")
+    for token_id, bias in value.items():
+        is_number = isinstance(bias, int | float) and not isinstance(bias, bool)
+        if not _is_token(token_id) or not is_number or not -100 <= bias <= 100:
+            rule = "token ids to numbers in [-100, 100]"
+            raise InvalidArgument(f"logit_bias must map {rule}, got {token_id!r:.80}: {bias!r:.80}")
+    return {token_id: float(bias) for token_id, bias in value.items()}
+
+
+def _is_token(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
 
 
 def _is_finite(value: float) -> bool:

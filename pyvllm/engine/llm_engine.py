@@ -179,10 +179,12 @@ class LLMEngine:
         prompt: text or token ids. listener: hears new text on the engine thread. priority: smaller is served earlier
         under the `priority` policy. needs_hidden: compute the prompt's last hidden state instead of an answer.
         logits_processors: change the logits before each token is chosen, on the engine thread. Raises InvalidArgument
-        for a prompt that is empty, too long or out of the vocabulary, for a grammar that cannot be compiled, and for
-        what the model does not do: an embedding model gives no text, every other no hidden state.
+        for a prompt that is empty, too long or out of the vocabulary, for a token of the parameters that is, for a
+        grammar that cannot be compiled, and for what the model does not do: an embedding model gives no text, every
+        other no hidden state.
         """
         self.check_kind(needs_hidden)
+        params.check_vocabulary(self.model_config.vocab_size)
         prompt_token_ids = self._prompt_token_ids(prompt)
         request = Request(next(self._ids), prompt_token_ids, params, priority, needs_hidden)
         output = OutputProcessor(self.tokenizer, params, self.tokenizer.eos_token_ids, prompt_token_ids)

@@ -11,7 +11,8 @@ class OutputProcessor:
     """Follow one answer token by token.
 
     The texts that `push` and `flush` return, one after the other, are the answer's text: well-formed UTF-8, without
-    special tokens, ending before a stop string. Each token costs the same, however long the answer is.
+    special tokens, ending before a stop string or, if the request keeps it, after it. Each token costs the same,
+    however long the answer is.
     """
 
     def __init__(
@@ -28,10 +29,11 @@ class OutputProcessor:
         """
         shown = prompt_token_ids is None or any(tokenizer.piece(token_id) for token_id in prompt_token_ids)
         self._detokenizer = tokenizer.detokenizer(continuation=shown)
-        self._stop = _StopStrings(params.stop)
+        self._stop = _StopStrings(params.stop, keeps=params.include_stop_str_in_output)
+        self._keeps_stop = params.include_stop_str_in_output
         self._max_tokens = params.max_tokens
         self._min_tokens = params.min_tokens
-        self._eos_token_ids = frozenset() if params.ignore_eos else eos_token_ids
+        self._end_token_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else eos_token_ids)
         self._shown: list[str] = []
         self._flushed = False
         self.token_ids: list[int] = []
@@ -46,14 +48,16 @@ class OutputProcessor:
     def push(self, token_id: int) -> str:
         """Take the next token; return the text that may be shown now, or all that is left if it ends the answer.
 
-        An end token is one of `token_ids` but no part of the text. Raises GenerationError after the answer ended.
+        An end token is one of `token_ids` but no part of the text, unless the request keeps it. Raises GenerationError
+        after the answer ended.
         """
         if self.finish_reason is not None or self._flushed:
             raise GenerationError(f"token {token_id} came after the answer had ended ({self.finish_reason})")
         self.token_ids.append(token_id)
-        if token_id in self._eos_token_ids:
+        if token_id in self._end_token_ids:
             self.finish_reason = "stop"
-            return self.flush()
+            text = self._show(self._stop.push(self._detokenizer.push(token_id))) if self._keeps_stop else ""
+            return text + self.flush()
         text = self._detokenizer.push(token_id)
         # Text of the first min_tokens tokens cannot end the answer, as in vLLM.
         if len(self.token_ids) > self._min_tokens:
@@ -91,7 +95,9 @@ class _StopStrings:
     a character costs constant time, and exactly the characters that may still begin a stop string are held back.
     """
 
-    def __init__(self, stops: Sequence[str]) -> None:
+    def __init__(self, stops: Sequence[str], *, keeps: bool = False) -> None:
+        """keeps: whether to cut after the stop string instead."""
+        self._keeps = keeps
         self._automata = [_Automaton(stop) for stop in stops]
         self._held = ""
         self.matched: str | None = None
@@ -106,7 +112,7 @@ class _StopStrings:
                 self.matched = max(complete, key=len)
                 before = self._held + text[: i + 1]
                 self._held = ""
-                return before[: len(before) - len(self.matched)]
+                return before if self._keeps else before[: len(before) - len(self.matched)]
         self._held += text
         return self._release(max(automaton.state for automaton in self._automata))
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import torch
 
-from pyvllm.errors import GenerationError
+from pyvllm.errors import GenerationError, InvalidArgument
 from pyvllm.sample.structured import StructuredOutput
 from pyvllm.sampling_params import SamplingParams
 
@@ -13,7 +13,7 @@ LogitsProcessor = Callable[[list[int], torch.Tensor], None]
 
 
 class LogitsAdjuster:
-    """One request's changes, in this order: processors, minimum length, penalties, structured output.
+    """One request's changes, in this order: processors, allowed tokens, minimum length, bias, penalties, grammar.
 
     The grammar comes last, so that nothing before it can make a token possible that it forbids.
     """
@@ -26,17 +26,29 @@ class LogitsAdjuster:
         processors: Sequence[LogitsProcessor] = (),
         structured: StructuredOutput | None = None,
     ) -> None:
-        """Take the request's settings. eos_token_ids: what may not come before `min_tokens` tokens."""
+        """Take the request's settings. eos_token_ids: what, with its stop tokens, may not come before `min_tokens`.
+
+        Raises InvalidArgument where nothing at all could come.
+        """
         self._params = params
+        ends = {*eos_token_ids, *params.stop_token_ids}
+        allowed = params.allowed_token_ids
+        if params.min_tokens and allowed is not None and ends.issuperset(allowed):
+            raise InvalidArgument("allowed_token_ids are all end tokens, which 'min_tokens' does not let come at first")
+        self._allowed = None if allowed is None else torch.tensor(allowed, dtype=torch.int64)
+        bias = params.logit_bias or {}
+        self._biased = torch.tensor(list(bias), dtype=torch.int64)
+        self._bias = torch.tensor(list(bias.values()), dtype=torch.float32)
         self._prompt = torch.tensor(sorted(set(prompt_token_ids)), dtype=torch.int64)
-        self._eos = torch.tensor(sorted(eos_token_ids), dtype=torch.int64)
+        self._eos = torch.tensor(sorted(ends), dtype=torch.int64)
         self._processors = processors
         self._structured = structured
 
     @classmethod
     def needed(cls, params: SamplingParams, processors: Sequence[LogitsProcessor]) -> bool:
         """Whether a request changes its logits at all."""
-        return bool(processors or params.min_tokens or params.has_penalties or params.structured_outputs)
+        acts = params.min_tokens or params.has_penalties or params.logit_bias or params.structured_outputs
+        return bool(processors or acts or params.allowed_token_ids is not None)
 
     @property
     def is_complete(self) -> bool:
@@ -56,8 +68,13 @@ class LogitsAdjuster:
             except Exception as error:  # a caller's code: what it raises ends its own request and no other
                 text = f"a logits processor raised {type(error).__name__}: {error}"
                 raise GenerationError(text) from error
+        if self._allowed is not None:
+            allowed = self._allowed.to(device)
+            scores = torch.full_like(scores, float("-inf")).index_copy_(0, allowed, scores[allowed])
         if len(output_token_ids) < self._params.min_tokens:
             scores[self._eos[self._eos < scores.numel()].to(device)] = float("-inf")
+        if len(self._bias):
+            scores[self._biased.to(device)] += self._bias.to(device)
         if self._params.has_penalties:
             self._penalise(scores, output_token_ids)
         if self._structured is not None:

@@ -68,7 +68,7 @@ BAD_FIELDS = [
     ("chat_template", "x"), ("chat_template_kwargs", {"_a": 1}),
     ("chat_template_kwargs", [1]), ("chat_template_kwargs", {f"a{i}": 1 for i in range(33)}),
     ("chat_template_kwargs", {"a" * 65: 1}), ("add_generation_prompt", 1),
-    ("functions", [{}]), ("continue_final_message", True), ("reasoning_effort", "low"), ("seed", -2),
+    ("functions", [{}]), ("store", True), ("continue_final_message", True), ("reasoning_effort", "low"), ("seed", -2),
 ]  # fmt: skip
 
 
@@ -88,9 +88,9 @@ def test_an_unsupported_field_is_accepted_at_its_neutral_values(name):
 def test_the_fields_act():
     numbers = {"temperature": 0.5, "top_p": 0.9, "top_k": 3, "min_p": 0.1, "seed": 11, "presence_penalty": 1.0,
                "frequency_penalty": 0.5, "repetition_penalty": 1.5, "min_tokens": 2}  # fmt: skip
-    request = parse(model="m", stop="x", ignore_eos=True, max_completion_tokens=7, n=2, user="u", **numbers)
+    request = parse(model="m", stop="x", ignore_eos=True, max_completion_tokens=7, n=2, user="u", surprise=1, **numbers)
     assert request.params == SamplingParams(stop=("x",), ignore_eos=True, max_tokens=7, **numbers)
-    assert (request.model, request.n, request.max_tokens, request.unknown) == ("m", 2, 7, ("user",))
+    assert (request.model, request.n, request.max_tokens, request.unknown) == ("m", 2, 7, ("surprise",))
     assert parse(max_tokens=7, max_completion_tokens=7).max_tokens == 7
     assert [parse(**asked).params.logprobs for asked in ({}, {"logprobs": False, "top_logprobs": 0},
             {"logprobs": True}, {"logprobs": True, "top_logprobs": 20})] == [None, None, 0, 20]  # fmt: skip

@@ -183,7 +183,7 @@ BAD = [
     ({"messages": [{"role": "user", "content": "x" * 300}]}, "messages"),
     ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
     ({"top_logprobs": 3}, "top_logprobs"),
-    ({"logit_bias": {"1": 2}}, "logit_bias"),
+    ({"logit_bias": {"258": 2}}, "logit_bias"),
     ({"n": 10**6}, "n"),
     ({"max_tokens": 10**9}, "max_tokens"),
     ({"max_completion_tokens": 0}, "max_completion_tokens"),

@@ -33,9 +33,9 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
 }
 
 _ACTING = (
-    *read.SAMPLING, "model", "messages", "max_tokens", "max_completion_tokens", "n", "stream", "stream_options",
-    "tools", "tool_choice", "parallel_tool_calls", "priority", "add_generation_prompt", "continue_final_message",
-    "chat_template_kwargs", "logprobs", "top_logprobs",
+    *read.SAMPLING, *read.LABELS, "model", "messages", "max_tokens", "max_completion_tokens", "n", "stream",
+    "stream_options", "tools", "tool_choice", "parallel_tool_calls", "priority", "add_generation_prompt",
+    "continue_final_message", "chat_template_kwargs", "logprobs", "top_logprobs",
 )  # fmt: skip
 
 MAX_TEMPLATE_VARIABLES = 32
@@ -185,6 +185,9 @@ def _forced(
     if params.structured_outputs is not None:
         text = "a forced 'tool_choice' and 'response_format' both say what the answer must look like: send one"
         raise bad_request(text, "tool_choice")
+    if params.allowed_token_ids is not None:
+        text = "a forced 'tool_choice' and 'allowed_token_ids' both say which tokens may come: send one"
+        raise bad_request(text, "allowed_token_ids")
     schemas = {tool_name(tool): _parameters(tool) for tool in tools}
     schema = dict(schemas[function]) if function is not None else _list_of_calls(schemas, is_parallel)
     schema.setdefault("x-guidance", _SPACING)

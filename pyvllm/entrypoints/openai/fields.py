@@ -5,11 +5,12 @@ does. No HTTP and no engine here.
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from math import isfinite
 
 from pyvllm.errors import InvalidArgument
-from pyvllm.sampling_params import SamplingParams, StructuredOutputsParams
+from pyvllm.sampling_params import MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS, SamplingParams, StructuredOutputsParams
 
 MAX_N = 16
 MAX_STOP_STRINGS = 16
@@ -18,22 +19,37 @@ MAX_STOP_BYTES = 256
 #: Fields of `sampling`, the same in every kind of request.
 SAMPLING = (
     "temperature", "top_p", "top_k", "min_p", "seed", "stop", "ignore_eos", "presence_penalty", "frequency_penalty",
-    "repetition_penalty", "min_tokens", "response_format", "structured_outputs",
+    "repetition_penalty", "min_tokens", "response_format", "structured_outputs", "stop_token_ids",
+    "include_stop_str_in_output", "logit_bias", "allowed_token_ids",
 )  # fmt: skip
+
+#: What a client calls its request: it is taken and says nothing about the answer.
+LABELS = ("user", "metadata", "safety_identifier", "prompt_cache_key")
+
+#: What to send instead of a field that is not there.
+_INSTEAD: Mapping[str, str] = {
+    "guided_json": "send 'structured_outputs' with 'json' instead",
+    "guided_regex": "send 'structured_outputs' with 'regex' instead",
+    "guided_choice": "send 'structured_outputs' with 'choice' instead",
+    "guided_grammar": "send 'structured_outputs' with 'grammar' instead",
+    "functions": "send 'tools' instead",
+    "function_call": "send 'tool_choice' instead",
+    "best_of": "send 'n' instead, and choose among the answers",
+    "bad_words": "send 'logit_bias' for single tokens instead",
+    "reasoning_effort": "send it in 'chat_template_kwargs' if the model's template reads it",
+    "chat_template": "the server's operator sets it with --chat-template",
+    "suffix": "write the prompt in the model's own form for filling in",
+}
 
 #: Fields that vLLM serves in every kind of request and this server does not yet, with the values that ask for nothing
 #: (null always is one). Source of the names: vLLM 0.33, `CompletionRequest` and `ChatCompletionRequest`.
 NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "prompt_logprobs": (),
-    "logit_bias": ({},),
     "length_penalty": (1,),
     "use_beam_search": (False,),
-    "stop_token_ids": ([],),
-    "include_stop_str_in_output": (False,),
     "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
     "truncate_prompt_tokens": (),
-    "allowed_token_ids": (),
     "bad_words": ([],),
     "guided_json": (),
     "guided_regex": (),
@@ -45,11 +61,16 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "cache_salt": (),
     "kv_transfer_params": (),
     "vllm_xargs": (),
+    "store": (False,),
+    "service_tier": ("auto", "default"),
 }
 
 #: Fields that can only be judged with the model at hand.
-_NAMED_LATE = ("chat_template_kwargs", "continue_final_message")
+_NAMED_LATE = (
+    "chat_template_kwargs", "continue_final_message", "logit_bias", "allowed_token_ids", "stop_token_ids",
+)  # fmt: skip
 
+_TOKEN_ID = re.compile("0|[1-9][0-9]{0,9}", re.ASCII)
 _OTHER_STREAM_OPTIONS = ("continuous_usage_stats", "include_obfuscation")
 _STRUCTURED = ("json", "regex", "choice", "grammar", "json_object")
 
@@ -72,7 +93,7 @@ def bad_request(message: str, param: str | None = None) -> ApiError:
     return ApiError(400, "BadRequestError", message, param)
 
 
-def named_in(error: Exception, default: str, structured: str | None = None) -> str:
+def named_in(error: Exception, default: str | None, structured: str | None = None) -> str | None:
     """Give the field that a refusal of the engine or the template is about: they begin with its name.
 
     default: the field of most refusals. structured: the one that says what the answer must look like.
@@ -118,7 +139,9 @@ def refuse_unless_neutral(fields: Mapping[str, object], neutral: Mapping[str, tu
         if value is None or any(value == item and isinstance(value, bool) == isinstance(item, bool) for item in values):
             continue
         instead = f" or send {json.dumps(values[0])}" if values else ""
-        raise bad_request(f"{name!r} is not supported yet: leave it out{instead}; got {shown(value)}", name)
+        advice = f"; {_INSTEAD[name]}" if name in _INSTEAD else ""
+        text = f"{name!r} is not supported yet: leave it out{instead}{advice}; got {shown(value)}"
+        raise bad_request(text, name)
 
 
 def integer(fields: Mapping[str, object], name: str, default: int, low: int, high: int) -> int:
@@ -186,7 +209,7 @@ def sampling(fields: Mapping[str, object], max_tokens: int, logprobs: int | None
     logprobs: most likely tokens to list; chat and completions ask for them in different words.
     """
     seed = integer(fields, "seed", -1, -1, 2**64 - 1)
-    penalty = "in [-2, 2]"
+    penalty, allowed = "in [-2, 2]", "allowed_token_ids"
     try:
         return SamplingParams(
             temperature=number(fields, "temperature", 1.0, "at least 0", 0.0, float("inf")),
@@ -201,11 +224,15 @@ def sampling(fields: Mapping[str, object], max_tokens: int, logprobs: int | None
             repetition_penalty=number(fields, "repetition_penalty", 1.0, "above 0", 5e-324, float("inf")),
             ignore_eos=boolean(fields, "ignore_eos"),
             stop=_stop(fields.get("stop")),
+            stop_token_ids=_token_ids(fields, "stop_token_ids", 0, MAX_STOP_TOKEN_IDS),
+            include_stop_str_in_output=boolean(fields, "include_stop_str_in_output"),
             structured_outputs=_structured(fields),
+            logit_bias=_logit_bias(fields.get("logit_bias")),
+            allowed_token_ids=None if fields.get(allowed) is None else _token_ids(fields, allowed, 1, 2**31),
             logprobs=logprobs,
         )
     except InvalidArgument as error:
-        raise bad_request(str(error)) from error
+        raise bad_request(str(error), named_in(error, None)) from error
 
 
 def answers(fields: Mapping[str, object], params: SamplingParams) -> int:
@@ -249,6 +276,32 @@ def _stop(value: object) -> tuple[str, ...]:
         if not item or len(item.encode("utf-8", "surrogatepass")) > MAX_STOP_BYTES:
             raise bad_request(f"'stop' strings must have 1 to {MAX_STOP_BYTES} bytes, got {shown(item)}", "stop")
     return tuple(listed)
+
+
+def _token_ids(fields: Mapping[str, object], name: str, low: int, limit: int) -> tuple[int, ...]:
+    value = [] if fields.get(name) is None else fields[name]
+    is_ids = isinstance(value, list) and all(
+        isinstance(item, int) and not isinstance(item, bool) and 0 <= item < 2**31 for item in value
+    )
+    if not isinstance(value, list) or not is_ids or not low <= len(value) <= limit:
+        raise bad_request(f"{name!r} must be an array of {low} to {limit} token ids, got {shown(value)}", name)
+    return tuple(value)
+
+
+def _logit_bias(value: object) -> dict[int, float] | None:
+    if value in (None, {}):
+        return None
+    if not isinstance(value, dict) or len(value) > MAX_LOGIT_BIAS:
+        rule = f"an object of at most {MAX_LOGIT_BIAS} token ids"
+        raise bad_request(f"'logit_bias' must be {rule}, got {shown(value)}", "logit_bias")
+    found: dict[int, float] = {}
+    for name, bias in value.items():
+        is_number = isinstance(bias, int | float) and not isinstance(bias, bool)
+        if not _TOKEN_ID.fullmatch(name) or not is_number or not -100 <= bias <= 100:
+            rule = "token ids with numbers from -100 to 100"
+            raise bad_request(f"'logit_bias' must hold {rule}, got {shown({name: bias})}", "logit_bias")
+        found[int(name)] = float(bias)
+    return found
 
 
 def _structured(fields: Mapping[str, object]) -> StructuredOutputsParams | None:

@@ -21,7 +21,8 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
 }
 
 _ACTING = (
-    *read.SAMPLING, "model", "prompt", "max_tokens", "n", "best_of", "stream", "stream_options", "priority", "logprobs",
+    *read.SAMPLING, *read.LABELS, "model", "prompt", "max_tokens", "n", "best_of", "stream", "stream_options",
+    "priority", "logprobs",
 )  # fmt: skip
 
 
@@ -61,7 +62,8 @@ def parse_completion(body: bytes, max_model_len: int, scheduling_policy: str = "
     params = read.sampling(fields, max_tokens, logprobs)
     n = read.answers(fields, params)
     if fields.get("best_of") is not None and read.integer(fields, "best_of", n, 1, read.MAX_N) != n:
-        raise bad_request(f"'best_of' ({fields['best_of']}) other than 'n' ({n}) is not supported yet", "best_of")
+        text = f"'best_of' ({fields['best_of']}) other than 'n' ({n}) is not supported yet"
+        raise bad_request(f"{text}: leave it out, send 'n' alone, and choose among the answers", "best_of")
     stream = read.boolean(fields, "stream")
     return CompletionRequest(
         model=read.text(fields, "model"),

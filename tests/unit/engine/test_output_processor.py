@@ -68,6 +68,25 @@ def test_a_stop_string_cuts_as_the_whole_text_says_however_the_tokens_fall(text,
         assert ("".join(deltas(output, ids)), output.finish_reason) == (expected, "stop" if stopped else None)
 
 
+@given(text=TEXTS, stops=STOPS)
+def test_a_stop_string_that_is_kept_ends_the_text(text, stops):
+    expected, stopped = before_stop(text, stops)
+    kept = next(stop for stop in sorted(stops, key=len) if text.startswith(expected + stop)) if stopped else ""
+    output = processor(stop=tuple(stops), include_stop_str_in_output=True)
+    assert "".join(deltas(output, BYTE_LEVEL.encode(text))) == output.text == expected + kept
+    assert output.finish_reason == ("stop" if stopped else None)
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+@pytest.mark.parametrize("ignore_eos", [False, True])
+def test_a_stop_token_ends_the_text_and_is_part_of_it_only_where_it_is_kept(keeps, ignore_eos):
+    ids = BYTE_LEVEL.encode("ab")
+    output = processor(stop_token_ids=[ids[-1]], include_stop_str_in_output=keeps, ignore_eos=ignore_eos)
+    whole = BYTE_LEVEL.decode(ids)
+    assert "".join(deltas(output, [*ids, *ids])) == (whole if keeps else BYTE_LEVEL.decode(ids[:-1]))
+    assert (output.token_ids, output.finish_reason) == (ids, "stop")
+
+
 FEW_STOPS = st.lists(st.text("ab\ufffd e", min_size=1, max_size=3), max_size=3)
 
 

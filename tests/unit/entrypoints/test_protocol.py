@@ -37,8 +37,14 @@ BAD_FIELDS = [
     ("ignore_eos", 1), ("ignore_eos", "true"),
     ("stream", 0), ("stream", "true"), ("stream_options", {}), ("echo", True), ("suffix", "x"),
     ("logprobs", -1), ("logprobs", 21), ("logprobs", True),
-    ("logit_bias", {"1": 5}), ("presence_penalty", 2.5), ("presence_penalty", False), ("frequency_penalty", -2.5),
-    ("repetition_penalty", 0), ("min_tokens", 17), ("min_tokens", -1), ("prompt_logprobs", 1), ("stop_token_ids", [1]),
+    ("logit_bias", {"1": 101}), ("logit_bias", {"-1": 1}), ("logit_bias", {"01": 1}), ("logit_bias", {"x": 1}),
+    ("logit_bias", {"1": True}), ("logit_bias", {"1": None}), ("logit_bias", [1]),
+    ("logit_bias", {str(i): 1 for i in range(1025)}),
+    ("presence_penalty", 2.5), ("presence_penalty", False), ("frequency_penalty", -2.5),
+    ("repetition_penalty", 0), ("min_tokens", 17), ("min_tokens", -1), ("prompt_logprobs", 1), ("stop_token_ids", 1),
+    ("stop_token_ids", [-1]), ("stop_token_ids", ["1"]), ("stop_token_ids", [True]), ("stop_token_ids", [1] * 1025),
+    ("allowed_token_ids", []), ("allowed_token_ids", [2**31]), ("allowed_token_ids", "1"),
+    ("include_stop_str_in_output", 1),
     ("response_format", {"type": "xml"}), ("response_format", {"type": "json_schema"}), ("response_format", "text"),
     ("response_format", {"type": "json_schema", "json_schema": {"schema": "x"}}), ("bad_words", ["x"]),
     ("structured_outputs", {}), ("structured_outputs", {"regex": "a", "choice": ["b"]}), ("structured_outputs", "a"),
@@ -67,9 +73,13 @@ def test_fields_act():
                "presence_penalty": 0.5, "frequency_penalty": -1, "repetition_penalty": 1.5,
                "min_tokens": 3}  # fmt: skip
     assert [parse(logprobs=count).params.logprobs for count in (None, 0, 20)] == [None, 0, 20]
-    request = parse(model="m", stop=["x", "yz"], ignore_eos=True, **numbers)
+    tokens = {"stop_token_ids": [5, 3], "allowed_token_ids": [9, 9, 2], "include_stop_str_in_output": True}
+    numbers |= tokens
+    request = parse(model="m", stop=["x", "yz"], ignore_eos=True, logit_bias={"7": -100, "0": 1.5}, **numbers)
+    numbers["logit_bias"] = {7: -100.0, 0: 1.5}
     assert request.model == "m"
     assert request.params == SamplingParams(stop=("x", "yz"), ignore_eos=True, **numbers)
+    assert (request.params.stop_token_ids, request.params.allowed_token_ids) == ((3, 5), (2, 9))
 
 
 def test_every_kind_of_structured_output_is_read():
@@ -149,7 +159,7 @@ def test_body_that_is_not_one_plain_object_is_refused(body, text):
 
 
 def test_unknown_fields_are_passed_over_and_reported():
-    assert parse(user="u", frequency="x").unknown == ("user", "frequency")
+    assert parse(user="u", usr="u", frequency="x").unknown == ("usr", "frequency")
 
 
 JSON = st.recursive(
