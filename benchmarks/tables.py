@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from bars import Bar, dense_bars, moe_bars, scan_bars
+from bars import Bar, bare_shares, dense_bars, moe_bars, scan_bars
 from models import TINY_MOE, MoeShape
 from report import Result, bars_table, figures_table, markdown, notes, ratios_table, summarise
 from rows import DENSE, MOE, QUICK, Row, Sizes, has_module, here, run_row
@@ -82,7 +82,7 @@ def dense(folder: str, limits: Mapping[str, float], options: argparse.Namespace)
     sizes, (rows, skipped) = sizes_of(options), choose_rows(DENSE, options)
     files = make_dense(options.model, folder, rows, options)
     results = run_in_turn(rows, files, vocab_of(files["directory"]), sizes, options)
-    return _page(results, sizes, skipped, dense_bars(results, limits))
+    return _page(results, sizes, skipped, dense_bars(results, limits), bare_shares(results, limits))
 
 
 def moe(folder: str, limits: Mapping[str, float], options: argparse.Namespace) -> tuple[str, bool]:
@@ -95,9 +95,11 @@ def moe(folder: str, limits: Mapping[str, float], options: argparse.Namespace) -
     return _page(results, sizes, skipped, moe_bars(results, limits, shape.active_weights(vocab_size)))
 
 
-def _page(results: Sequence[Result], sizes: Sizes, skipped: Mapping[str, str], bars: Sequence[Bar]) -> tuple[str, bool]:
+def _page(
+    results: Sequence[Result], sizes: Sizes, skipped: Mapping[str, str], bars: Sequence[Bar], more: Sequence[str] = ()
+) -> tuple[str, bool]:
     parts = [figures_table(results, sizes), ratios_table(results, sizes), bars_table(bars)]
-    parts += ["\n".join(said)] if (said := notes(results, skipped)) else []
+    parts += ["\n".join(said)] if (said := [*more, *notes(results, skipped)]) else []
     is_good = all(bar.is_met for bar in bars) and not any(result.error for result in results)
     return "\n\n".join(parts), is_good
 

@@ -1,14 +1,16 @@
-"""This project's engine. Settings: those of `EngineConfig`; `offload` is its JSON document."""
+"""This project's engine, loaded as its entry points load it: torch comes when the model's tokenizer is there.
+
+Settings: those of `EngineConfig`; `offload` is its JSON document.
+"""
 
 from collections.abc import Sequence
 
-import torch
 from peers.measuring import Task, main
 
 import pyvllm
 from pyvllm.config.engine import EngineConfig
 from pyvllm.config.offload import OffloadConfig
-from pyvllm.engine.llm_engine import LLMEngine
+from pyvllm.engine.start import load_engine
 from pyvllm.sampling_params import SamplingParams
 
 
@@ -20,7 +22,9 @@ class Engine:
         offload = OffloadConfig.from_json(settings.pop("offload", None))
         seqs = max(1, *task.batches)
         config = EngineConfig(model=task.model, device="cpu", max_num_seqs=seqs, offload=offload, **settings)
-        self._engine = LLMEngine.load(config)
+        self._engine = load_engine(config)
+        import torch
+
         self.versions = {"pyvllm": pyvllm.__version__, "torch": torch.__version__}
         report = self._engine.offload_report()
         self.sizes = {
@@ -28,6 +32,7 @@ class Engine:
             "buffers": report["planned"]["buffer_bytes"],
             "host": report["planned"]["host_bytes"],
             "streamed": report["planned"]["streamed_bytes"],
+            "cache": report["planned"]["kv_cache_bytes"],
         }
 
     def generate(self, prompts: Sequence[Sequence[int]], new: int) -> list[list[int]]:

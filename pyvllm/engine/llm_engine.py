@@ -18,6 +18,7 @@ from pyvllm.engine.devices import MakeMemory, release_caches
 from pyvllm.engine.engine_core import EngineCore, EngineRequest, Listener
 from pyvllm.engine.exit_guard import renew_exit_guard
 from pyvllm.engine.loading import LoadedModel, load_model
+from pyvllm.engine.model_tokenizer import take_tokenizer
 from pyvllm.engine.output_processor import OutputProcessor
 from pyvllm.engine.pooling import is_embedding_model
 from pyvllm.engine.preview import Prepared, prepare
@@ -29,6 +30,7 @@ from pyvllm.offloader.guard import explain_failure
 from pyvllm.offloader.prefetch import LayerStream
 from pyvllm.sample.adjust import LogitsProcessor
 from pyvllm.sampling_params import SamplingParams
+from pyvllm.tokenizer.tokenizer import Tokenizer
 
 _EMBEDS = "this model gives embeddings and no text: use vllm_embed, LLM.embed or /v1/embeddings"
 _GENERATES = (
@@ -112,19 +114,23 @@ class LLMEngine:
         from the device's limit in bytes; that of `config.device` by default. Raises InvalidArgument, ModelLoadError or
         Cancelled; nothing stays then.
         """
-        return cls.load_prepared(prepare(config), progress, make_memory)
+        return cls.load_prepared(*take_tokenizer(prepare(config)), progress, make_memory)
 
     @classmethod
     def load_prepared(
-        cls, prepared: Prepared, progress: Progress | None = None, make_memory: MakeMemory | None = None
+        cls,
+        prepared: Prepared,
+        tokenizer: Tokenizer,
+        progress: Progress | None = None,
+        make_memory: MakeMemory | None = None,
     ) -> "LLMEngine":
-        """Carry a prepared load out, recount, and start. Arguments and errors are those of `load`."""
+        """Carry a prepared load out, recount, and start. Other arguments and errors are those of `load`."""
         try:
             is_embedding = is_embedding_model(prepared.source)
         except BaseException:
             prepared.checkpoint.close()
             raise
-        return cls(load_model(prepared, progress, make_memory), is_embedding)
+        return cls(load_model(prepared, tokenizer, progress, make_memory), is_embedding)
 
     @property
     def model_config(self) -> ModelConfig:

@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
@@ -20,7 +20,7 @@ from pyvllm.model_loader.loader import Weights, live_parameters
 from pyvllm.offloader.base import Place
 from pyvllm.offloader.guard import check_recount, check_taken, explain_failure, is_out_of_memory, recount
 from pyvllm.offloader.plan import Plan
-from pyvllm.tokenizer.tokenizer import Tokenizer, load_tokenizer, tokenizer_from_gguf
+from pyvllm.tokenizer.tokenizer import Tokenizer
 from pyvllm.worker.kv_cache import KVCache
 from pyvllm.worker.model_runner import ModelRunner
 
@@ -55,7 +55,9 @@ class LoadedModel:
         return plan.to_document(measured, considered=len(self.weights.taken))
 
 
-def load_model(prepared: Prepared, progress: Progress | None, make_memory: MakeMemory | None) -> LoadedModel:
+def load_model(
+    prepared: Prepared, tokenizer: Tokenizer, progress: Progress | None, make_memory: MakeMemory | None
+) -> LoadedModel:
     """Carry a prepared load out, and recount.
 
     make_memory: builds the memory; the device's own by default. Raises InvalidArgument, ModelLoadError or Cancelled;
@@ -79,8 +81,10 @@ def load_model(prepared: Prepared, progress: Progress | None, make_memory: MakeM
             # The configuration's own warning was printed when it was read.
             if text not in config.offload.warnings:
                 logger.warning(text)
-        model = _build(prepared, memory, ProgressLine(progress))
+        model = _build(prepared, tokenizer, memory, ProgressLine(progress))
         model.offload_report()
+        # Reading freed its scratch; what computes next asks for other sizes.
+        release_free_memory()
     except BaseException as error:
         memory.close()
         release_caches(memory)
@@ -93,10 +97,7 @@ def load_model(prepared: Prepared, progress: Progress | None, make_memory: MakeM
     return model
 
 
-def _build(prepared: Prepared, memory: Memory, progress: Progress) -> LoadedModel:
-    tokenizer = _tokenizer(prepared)
-    # Building a vocabulary frees about as much as it keeps: given back here it does not stand beside the weights.
-    release_free_memory()
+def _build(prepared: Prepared, tokenizer: Tokenizer, memory: Memory, progress: Progress) -> LoadedModel:
     with torch.inference_mode():
         num_threads = _num_threads(prepared.config)
         kernels = load_kernels(num_threads) if prepared.plan.capacity.device == "cpu" else None
@@ -110,8 +111,7 @@ def _build(prepared: Prepared, memory: Memory, progress: Progress) -> LoadedMode
         except BaseException:
             weights.close()
             raise
-    kept = replace(prepared, source=prepared.source.without_headers())
-    return LoadedModel(kept, tokenizer, memory, weights, runner, workspace)
+    return LoadedModel(prepared, tokenizer, memory, weights, runner, workspace)
 
 
 def _runner(prepared: Prepared, memory: Memory, weights: Weights) -> ModelRunner:
@@ -124,22 +124,6 @@ def _runner(prepared: Prepared, memory: Memory, weights: Weights) -> ModelRunner
 
 def _num_threads(config: EngineConfig) -> int:
     return config.threads or len(os.sched_getaffinity(0))
-
-
-def _tokenizer(prepared: Prepared) -> Tokenizer:
-    override = prepared.config.tokenizer_config_path
-    metadata = prepared.source.gguf_metadata
-    if metadata is not None:
-        tokenizer = tokenizer_from_gguf(metadata, override)
-    else:
-        tokenizer = load_tokenizer(prepared.source.path, override)
-    vocab = prepared.model_config.vocab_size
-    if tokenizer.num_ids > vocab:
-        # Community checkpoints carry an added padding token or two; a prompt that uses one is refused by itself.
-        logger.warning(
-            f"{prepared.source.name}: the tokenizer has {tokenizer.num_ids} ids and the model's vocab_size is {vocab}"
-        )
-    return tokenizer
 
 
 def _loaded_line(plan: Plan, seconds: float) -> str:

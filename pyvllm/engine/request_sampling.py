@@ -2,14 +2,17 @@
 
 import threading
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from pyvllm.errors import InvalidArgument
 from pyvllm.sample.adjust import LogitsAdjuster, LogitsProcessor
 from pyvllm.sample.batch import RequestSampler
 from pyvllm.sample.sampler import Sampler
-from pyvllm.sample.structured import StructuredOutput, Vocabulary
-from pyvllm.sampling_params import SamplingParams
+from pyvllm.sampling_params import SamplingParams, StructuredOutputsParams
 from pyvllm.tokenizer.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from pyvllm.sample.structured import StructuredOutput, Vocabulary
 
 
 class SamplerFactory:
@@ -35,23 +38,27 @@ class SamplerFactory:
         adjuster = None
         if LogitsAdjuster.needed(params, processors):
             wanted = params.structured_outputs
-            structured = StructuredOutput(wanted, self._structured_vocabulary()) if wanted is not None else None
+            structured = self._structured_output(wanted) if wanted is not None else None
             eos = self._tokenizer.eos_token_ids
             adjuster = LogitsAdjuster(params, prompt_token_ids, eos, processors, structured)
         return RequestSampler(Sampler(params), adjuster, output_token_ids)
 
-    def _structured_vocabulary(self) -> Vocabulary:
+    def _structured_output(self, wanted: StructuredOutputsParams) -> "StructuredOutput":
+        # Only here: it brings llguidance, which other requests do not need.
+        from pyvllm.sample.structured import StructuredOutput, Vocabulary
+
         with self._lock:
             if self._vocabulary is None:
-                self._vocabulary = _vocabulary(self._tokenizer)
-            return self._vocabulary
+                self._vocabulary = _vocabulary(self._tokenizer, Vocabulary)
+            vocabulary = self._vocabulary
+        return StructuredOutput(wanted, vocabulary)
 
 
-def _vocabulary(tokenizer: Tokenizer) -> Vocabulary:
+def _vocabulary(tokenizer: Tokenizer, kind: "type[Vocabulary]") -> "Vocabulary":
     eos = sorted(tokenizer.eos_token_ids)
     if not eos:
         raise InvalidArgument("structured output needs an end-of-sequence token, and this model's tokenizer names none")
     pieces = [tokenizer.piece(token_id) for token_id in range(tokenizer.num_ids)]
     # Special tokens, and ids without a token, have no text of their own and are never part of a structured answer.
     special = [token_id for token_id, piece in enumerate(pieces) if not piece]
-    return Vocabulary([piece or b"" for piece in pieces], special, eos, tokenizer.encode)
+    return kind([piece or b"" for piece in pieces], special, eos, tokenizer.encode)

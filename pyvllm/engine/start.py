@@ -16,10 +16,15 @@ def load_engine(config: EngineConfig, progress: Progress | None = None) -> "LLME
     """Plan a load, carry it out, recount, and start.
 
     progress: hears bytes done, bytes planned and a weight's name; false cancels. Raises InvalidArgument,
-    ModelLoadError or Cancelled; nothing stays then. A refusal costs no import of torch.
+    ModelLoadError or Cancelled; nothing stays then. A refusal, that of a tokenizer included, costs no import of torch.
     """
     prepared = prepare(config)
     try:
+        # The tokenizer first: torch, imported after it, is laid into what building a vocabulary leaves free.
+        from pyvllm.engine.model_tokenizer import take_tokenizer
+
+        prepared, tokenizer = take_tokenizer(prepared)
+
         from pyvllm.engine.llm_engine import LLMEngine
     except BaseException as error:
         prepared.checkpoint.close()
@@ -30,7 +35,7 @@ def load_engine(config: EngineConfig, progress: Progress | None = None) -> "LLME
                 f"{room.nbytes} bytes; raise the limit"
             ) from error
         raise
-    return LLMEngine.load_prepared(prepared, progress)
+    return LLMEngine.load_prepared(prepared, tokenizer, progress)
 
 
 def _is_without_room(error: BaseException) -> bool:

@@ -33,7 +33,8 @@ _CONFIG, _INDEX, _SINGLE = "config.json", "model.safetensors.index.json", "model
 _PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 _SHARD_NAME = re.compile(r"(.*-)(\d{5})-of-(\d{5})(\.safetensors)")
 #: Keys of a GGUF file whose values are as long as the vocabulary and only make the tokenizer.
-_TOKENIZER_LISTS = ("tokenizer.ggml.merges", "tokenizer.ggml.scores", "tokenizer.ggml.token_type")
+_TOKENS = "tokenizer.ggml.tokens"
+_TOKENIZER_LISTS = (_TOKENS, "tokenizer.ggml.merges", "tokenizer.ggml.scores", "tokenizer.ggml.token_type")
 _SPLIT_GGUF_NAME = re.compile(r".*-\d{5}-of-(\d{5})\.gguf")
 
 
@@ -110,10 +111,16 @@ class ModelSource:
     """Of a GGUF file: which file the header was read from."""
 
     def without_headers(self) -> "ModelSource":
-        """Give what is worth keeping once the model is loaded: not the lists that only a loader or tokenizer reads."""
+        """Give what is worth keeping once the tokenizer is built: not the lists that only a loader or tokenizer reads.
+
+        Of a GGUF file's tokens those stay that another key names, by id: chat templates write them.
+        """
         if self.gguf_metadata is None:
             return self
         kept = {key: value for key, value in self.gguf_metadata.items() if key not in _TOKENIZER_LISTS}
+        if isinstance(tokens := self.gguf_metadata.get(_TOKENS), list):
+            ids = [value for key, value in kept.items() if key.endswith("_token_id")]
+            kept[_TOKENS] = {i: tokens[i] for i in ids if isinstance(i, int) and 0 <= i < len(tokens)}
         return replace(self, gguf_metadata=kept, gguf_header=None)
 
     def headers(self) -> Checkpoint:

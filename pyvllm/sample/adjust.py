@@ -1,12 +1,15 @@
 """What changes a request's logits before a token is chosen: its own processors, penalties, and a minimum length."""
 
 from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 
 from pyvllm.errors import GenerationError, InvalidArgument
-from pyvllm.sample.structured import StructuredOutput
 from pyvllm.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from pyvllm.sample.structured import StructuredOutput
 
 #: Hears the tokens of the answer so far and changes the logits [V] float32 in place.
 LogitsProcessor = Callable[[list[int], torch.Tensor], None]
@@ -24,7 +27,7 @@ class LogitsAdjuster:
         prompt_token_ids: Sequence[int],
         eos_token_ids: Collection[int],
         processors: Sequence[LogitsProcessor] = (),
-        structured: StructuredOutput | None = None,
+        structured: "StructuredOutput | None" = None,
     ) -> None:
         """Take the request's settings. eos_token_ids: what, with its stop tokens, may not come before `min_tokens`.
 

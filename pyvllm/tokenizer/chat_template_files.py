@@ -120,11 +120,13 @@ def _gguf_sources(metadata: Mapping[str, object]) -> dict[str, str]:
 
 
 def _gguf_tokens(metadata: Mapping[str, object]) -> dict[str, str]:
+    """Find the tokens that a template writes, in the file's list or, of a model that is loaded, by id."""
     listed = metadata.get("tokenizer.ggml.tokens")
+    by_id = dict(enumerate(listed)) if isinstance(listed, list | tuple) else listed
     tokens: dict[str, str] = {}
     for name in ("bos", "eos"):
         index = metadata.get(f"tokenizer.ggml.{name}_token_id")
-        is_index = isinstance(index, int) and isinstance(listed, list | tuple) and 0 <= index < len(listed)
-        if is_index and isinstance(listed[index], str):  # type: ignore[index]
-            tokens[f"{name}_token"] = listed[index]  # type: ignore[index]
+        token = by_id.get(index) if isinstance(by_id, Mapping) and isinstance(index, int) else None
+        if isinstance(token, str):
+            tokens[f"{name}_token"] = token
     return tokens

@@ -4,7 +4,7 @@ import argparse
 import sys
 
 import pytest
-from bars import dense_bars, moe_bars, scan_bars
+from bars import bare_shares, dense_bars, moe_bars, scan_bars
 from offload import bars_of
 from report import Bar, Figure, Result, figures_table, notes, ratios_table, summarise, write_into
 from rows import DENSE, MOE, Row, Sizes
@@ -21,7 +21,7 @@ def answer(speed, foreign=0.0, start=1.0):
     return {
         "loaded_s": start, "loaded": held, "after_token": held, **columns,
         "foreign": dict.fromkeys(columns, foreign), "versions": {"p": "1"},
-        "sizes": {"weights": 100 * MIB, "buffers": 0, "host": 50 * MIB, "streamed": 10 * MIB},
+        "sizes": {"weights": 100 * MIB, "buffers": 0, "host": 50 * MIB, "streamed": 10 * MIB, "cache": 50 * MIB},
     }  # fmt: skip
 
 
@@ -82,7 +82,18 @@ def test_the_dense_bars_are_the_best_peer_the_machine_and_the_first_machine():
     assert bars["bf16, 32: first machine's fastest peer"].is_met
     assert not bars["bf16, prefill: first machine's fastest peer"].is_met
     assert bars["pyvllm bf16: start → loaded, s"].line()[-1] == "50% above"
-    assert bars["pyvllm bf16: loaded RSS / (weights + interpreter with torch)"].value == pytest.approx(1.2)
+
+
+def test_memory_is_held_to_its_bar_with_a_full_cache_and_told_without():
+    limits = {"read_bytes_per_s": 100 * MIB * 1000, "interpreter": 150 * MIB}
+    results = [result(OURS, 900), result(PEER, 1000)]
+    bars = {bar.text: bar for bar in dense_bars(results, limits)}
+    bar = bars["pyvllm bf16: (loaded RSS + cache) / (weights + cache + interpreter with torch)"]
+    assert bar.value == pytest.approx(350 / 300) and bar.line()[-1] == "11% above"
+    assert bare_shares(results, limits) == [
+        "- loaded RSS / (weights + interpreter with torch), the cache left out: pyvllm bf16 1.200"
+    ]
+    assert bare_shares(results[1:], limits) == []
 
 
 def test_the_moe_bars_count_the_bytes_that_a_token_needs():

@@ -1,4 +1,4 @@
-"""A refusal is made without torch, whoever asks."""
+"""A refusal is made without torch, and a load imports only what every request needs."""
 
 import subprocess
 import sys
@@ -45,3 +45,36 @@ def test_a_model_that_is_not_there_is_refused_without_torch(tmp_path):
         [sys.executable, "-c", CODE, "", str(tmp_path / "no")], capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines()[-1] == "False False"
+
+
+@pytest.mark.parametrize("text", ["{}", '{"model": '])
+def test_a_tokenizer_is_refused_without_torch(tmp_path, text):
+    model = write_tiny("LlamaForCausalLM", tmp_path / "m")
+    (model / "tokenizer.json").write_text(text)
+    done = subprocess.run([sys.executable, "-c", CODE, "", str(model)], capture_output=True, text=True, check=True)
+    first, last = done.stdout.splitlines()
+    assert first.startswith("FormatError tokenizer.json: ")
+    assert last == "False False"
+
+
+LOADED = """
+import sys
+from pyvllm.config.engine import EngineConfig
+from pyvllm.engine.start import load_engine
+from pyvllm.sampling_params import SamplingParams, StructuredOutputsParams
+engine = load_engine(EngineConfig(model=sys.argv[1], device="cpu"))
+some = {"llguidance", "jinja2", "starlette", "uvicorn", "prometheus_client", "transformers", "safetensors", "gguf"}
+engine.generate("a", SamplingParams(max_tokens=1))
+print(sorted(some & set(sys.modules)))
+choice = StructuredOutputsParams(choice=("yes", "no"))
+print(engine.generate("a", SamplingParams(max_tokens=4, structured_outputs=choice)).text)
+print(sorted(some & set(sys.modules)))
+"""
+
+
+def test_what_only_some_requests_need_is_imported_by_the_first_of_them(tmp_path):
+    model = write_tiny("LlamaForCausalLM", tmp_path / "m")
+    done = subprocess.run([sys.executable, "-c", LOADED, str(model)], capture_output=True, text=True, check=True)
+    before, text, after = done.stdout.splitlines()
+    assert before == "[]"
+    assert text in ("yes", "no") and after == "['llguidance']"
