@@ -57,7 +57,10 @@ def test_a_request_that_asks_changes_no_answer_and_touches_no_other(llm):
     together = llm.generate([PROMPT] * 4, [alone, asking, alone, asking])
     assert {answer.outputs[0].token_ids for answer in together} == {expected.outputs[0].token_ids}
     assert [answer.outputs[0].logprobs is None for answer in together] == [True, False, True, False]
-    assert together[1].outputs[0].logprobs == together[3].outputs[0].logprobs
+    for one, other in zip(together[1].outputs[0].logprobs, together[3].outputs[0].logprobs, strict=True):
+        assert {i: named.logprob for i, named in one.items()} == pytest.approx(
+            {i: named.logprob for i, named in other.items()}, abs=1e-4
+        )
 
 
 def test_nothing_is_computed_for_those_who_do_not_ask(llm):
