@@ -51,6 +51,12 @@ def test_json_calls_are_taken_out(name):
     assert extract(name, 'a <tool_call>{"name": "f"}</tool_call> b') == ("ab", [("f", "{}")])
 
 
+def test_a_call_in_another_order_comes_with_its_block():
+    bodies = ('{"arguments": {"x": 1}, "name": "f"}', '{"name": "g", "arguments": "{}"}')
+    text = "".join(f"<tool_call>{body}</tool_call>" for body in bodies)
+    assert extract("hermes", text) == ("", [("f", '{"x": 1}'), ("g", "{}")])
+
+
 @pytest.mark.parametrize("name", ["qwen3", "qwen3_coder"])
 def test_xml_calls_are_taken_out_and_typed_by_their_schema(name):
     assert extract(name, f"Yes.\n\n{XML}") == ("Yes.", [YORK])
@@ -218,6 +224,14 @@ def test_long_white_space_costs_no_more_than_its_length(name):
         content, calls = extract(name, f"{space}<tool_call>{body}</tool_call>{space}x{space}")
         assert content.strip().endswith("x") and len(calls) <= 1
     assert split("qwen3", space + "x")[1].strip() == "x"
+
+
+def test_arguments_of_nothing_but_beginnings_of_tags_cost_no_more_than_their_length():
+    # Looking at all that follows for each of them would take hours.
+    damaged = "{" + "<" * 1_000_000
+    assert extract("hermes", f'<tool_call>{{"name": "f", "arguments": {damaged}') == ("", [("f", damaged[:-1])])
+    begun = "<tool_call><function=f><parameter=a>x</parameter>" + "<parameter=" * 200_000
+    assert extract("qwen3_coder", begun) == ("", [("f", '{"a": "x"}')])
 
 
 @pytest.mark.parametrize("name", ["hermes", "qwen3_coder"])

@@ -54,7 +54,7 @@ class JsonArguments:
                 if text.startswith(END, position):
                     self.is_over = True
                     return text[:position], position
-                if END.startswith(text[position:]):
+                if END.startswith(text[position : position + len(END)]):
                     self.is_over = is_whole
                     return text[:position], position
             if character in ",}]" and not self._depth and not self._is_in_string:
