@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,26 @@ def test_another_python_gets_a_status_and_lives():
         assert (done.returncode, done.stderr) == (0, ""), version
         expected = f"3 libvllm was built for Python {built} but this process runs Python {version}"
         assert done.stdout.startswith(expected), version
+
+
+def supported():
+    """Return interpreters of this machine of the versions that pyproject.toml names, by version."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = {entry.rpartition(" :: ")[2] for entry in project["classifiers"] if " :: Python :: " in entry}
+    return {version: python for version, python in others().items() if version in named}
+
+
+def test_every_module_compiles_without_a_warning_on_the_other_supported_pythons():
+    text = """
+        import pathlib, sys
+        paths = sorted(pathlib.Path(sys.argv[1], "pyvllm").rglob("*.py"))
+        print(len([compile(path.read_bytes(), path, "exec") for path in paths]))
+    """
+    if not (found := supported()):
+        pytest.skip("there is no other supported Python beside this one or on PATH")
+    for version, python in found.items():
+        done = script(text, ROOT, python=python, options=("-W", "error"))
+        assert (done.returncode, done.stderr) == (0, "") and int(done.stdout) > 100, (version, done.stderr)
 
 
 def test_r138_a_python_without_pyvllm_gets_the_name_of_what_is_missing(tmp_path):
