@@ -50,6 +50,7 @@ CHAT = """
                            lambda chunk, finished: chunks.append([chunk, finished]) or True)
         called = engine.chat({"messages": request["messages"], "tools": tools, "max_tokens": 99,
                               "structured_outputs": {"choice": [call]}})
+        measured = engine.chat({**request, "logprobs": True, "top_logprobs": 2, "logit_bias": {"64": 100}})
         plain = engine.complete("u:hello\\na:", temperature=0, max_tokens=9, ignore_eos=1)
         try:
             engine.embed(["a"])
@@ -61,7 +62,7 @@ CHAT = """
                             "structured_outputs": {"choice": [words]}},
                            lambda chunk, finished: pieces.append(chunk) or True)
     json.dump({"whole": whole, "thought": thought, "chunks": chunks, "called": called, "plain": plain,
-               "refused": refused, "pieces": pieces}, sys.stdout)
+               "refused": refused, "pieces": pieces, "measured": measured}, sys.stdout)
 """
 
 
@@ -80,6 +81,9 @@ def test_the_parsers_of_the_engine_act_on_its_chat(chat):
     assert pieces[0]["function"] == {"name": "f", "arguments": ""} and pieces[0]["id"].startswith("call_")
     assert all(piece.keys() == {"index", "function"} for piece in pieces[1:]) and len(pieces) > 5
     assert json.loads("".join(piece["function"]["arguments"] for piece in pieces)) == {"x": [1, "</tool_call>"]}
+    entries = chat["measured"]["choices"][0]["logprobs"]["content"]
+    assert [entry["token"] for entry in entries] == ["a"] * 9
+    assert all(len(entry["top_logprobs"]) == 2 and entry["logprob"] < 0 for entry in entries)
     [whole] = chat["whole"]["choices"]
     assert re.fullmatch("[a-z]{9}", whole["message"]["content"]) and "reasoning" not in whole["message"]
     assert chat["whole"]["model"] == "mine"
