@@ -96,7 +96,10 @@ def read_object(value: object, path: str, fields: Mapping[str, Rule], problems: 
 
 
 def choice(*allowed: str) -> Rule:
-    """Make the rule of a string that is one of `allowed`, spelled exactly so."""
+    """Make the rule of a string that is one of `allowed`, spelled exactly so.
+
+    The rule gives the value back, and adds a problem with the nearest of the allowed for any other.
+    """
 
     def rule(value: object, path: str, problems: Problems) -> object:
         if isinstance(value, str) and value in allowed:
@@ -110,7 +113,10 @@ def choice(*allowed: str) -> Rule:
 
 
 def integer(low: int) -> Rule:
-    """Make the rule of an integer >= `low`. `8.0` and `8e0` are integers below 2**63; plain digits may be larger."""
+    """Make the rule of an integer >= `low`. `8.0` and `8e0` are integers below 2**63; plain digits may be larger.
+
+    The rule gives an int; None, after adding a problem, for a value that is none or too low.
+    """
 
     def rule(value: object, path: str, problems: Problems) -> object:
         whole = _whole(value)

@@ -167,6 +167,10 @@ class _Fields:
     limits: Mapping[str, int] = field(default_factory=dict)
 
     def integer(self, name: str, default: int | None = None, low: int = 1, high: int = 2**31 - 1) -> int:
+        """Give an integer from low to high; the default, where there is one, for a field that is null or absent.
+
+        Raises FormatError for a value of another type or out of range, and for an absent one without a default.
+        """
         value = self.document.get(name)
         if value is None and default is not None:
             return default
@@ -175,6 +179,7 @@ class _Fields:
         return value
 
     def number(self, name: str, default: float) -> float:
+        """Give a number above 0 and below 1e30, or the default. Raises FormatError for anything else."""
         value = self.document.get(name)
         if value is None:
             return default
@@ -183,6 +188,7 @@ class _Fields:
         return float(value)
 
     def boolean(self, name: str, default: bool) -> bool:
+        """Give true or false, or the default. Raises FormatError for anything else, 0 and 1 included."""
         value = self.document.get(name)
         if value is None:
             return default
@@ -191,6 +197,7 @@ class _Fields:
         return value
 
     def text(self, name: str, default: str) -> str:
+        """Give a string, or the default. Raises FormatError for a value of another type."""
         value = self.document.get(name)
         if value is None:
             return default
@@ -199,6 +206,10 @@ class _Fields:
         return value
 
     def token_ids(self, name: str) -> tuple[int, ...]:
+        """Give one token id, or a list of them, as a tuple; empty for a field that is null or absent.
+
+        Raises FormatError for what is no integer, or below 0. The vocabulary's size is for others to check.
+        """
         value = self.document.get(name)
         listed = value if isinstance(value, list) else [] if value is None else [value]
         if any(isinstance(item, bool) or not isinstance(item, int) or item < 0 for item in listed):

@@ -30,7 +30,8 @@ BAR_WIDTH = 40
 def print_plan(document: Document, model: str, *, with_names: bool = False, console: "Console | None" = None) -> bool:
     """Print a plan on the terminal; false when rich is not installed.
 
-    console: where to print; by default stdout.
+    document: a plan or report document of `docs/plan.md`, sizes in bytes. model: what to call it.
+    with_names: list every weight. console: where to print; by default stdout.
     """
     try:
         from rich.console import Console

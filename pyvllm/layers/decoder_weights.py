@@ -103,6 +103,10 @@ class _Layer:
         ]
 
     def attention(self) -> list[WeightSpec]:
+        """The attention's weights: q, k and v rows fused [(H + 2K) D, E], the output [E, H D], biases, norms [D].
+
+        Biases and the norms of q and k are there where the family has them. Order: vLLM's registration.
+        """
         config, traits = self.config, self.traits
         q_rows, kv_rows = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
         qkv = {"q_proj": q_rows, "k_proj": kv_rows, "v_proj": kv_rows}
@@ -116,6 +120,10 @@ class _Layer:
         return specs
 
     def feed_forward(self) -> list[WeightSpec]:
+        """The feed-forward's weights: gate and up rows fused [2I, E], down [E, I], and biases where the family has them.
+
+        A sparse layer has a router and experts instead.
+        """
         if self.traits.experts is not None and self.config.is_sparse(self.index):
             return self.experts(self.traits.experts)
         hidden, size, bias = self.config.hidden_size, self.config.intermediate_size, self.traits.mlp_bias

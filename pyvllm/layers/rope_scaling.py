@@ -82,6 +82,7 @@ class _Numbers:
     config: ModelConfig
 
     def number(self, name: str, default: float | None = None) -> float:
+        """Give a number above 0 and below 1e30, or the default for one that is null or absent. Raises FormatError."""
         value = self.parameters.get(name)
         if value is None and default is not None:
             return default
@@ -90,6 +91,10 @@ class _Numbers:
         return float(value)
 
     def original_positions(self) -> int:
+        """Give the positions that the model was trained on before scaling; max_position_embeddings by default.
+
+        Raises FormatError for what is no whole number above 0.
+        """
         name = "original_max_position_embeddings"
         value = self.number(name, float(self.config.max_position_embeddings))
         if value != int(value):

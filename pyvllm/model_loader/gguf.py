@@ -133,6 +133,10 @@ class _Cursor:
             raise self.error(f"truncated: {what} needs {length} bytes at byte {self.position}, {left} are left")
 
     def take(self, length: int, what: str) -> bytes:
+        """Read the next `length` bytes and move on, through a window that is read ahead.
+
+        what: names the field in errors. Raises FormatError where the file ends before them.
+        """
         at = self.position - self._start
         if at + length > len(self._window):
             self.require(length, what)
@@ -150,6 +154,10 @@ class _Cursor:
         return int(self.scalar(code, what))
 
     def string(self, what: str, limit: int = MAX_STRING_BYTES) -> str:
+        """Read a string: 8 bytes of length, little-endian, then that many of UTF-8.
+
+        limit: most bytes that are read. Raises FormatError for a longer one, one that is cut off, and bad UTF-8.
+        """
         length = int.from_bytes(self.take(8, what), "little")
         if length > limit:
             raise self.error(f"{what}: a string has at most {limit} bytes, found {length}")

@@ -98,6 +98,7 @@ def byte_alphabet() -> dict[str, int]:
 
 
 def _byte_level() -> Step:
+    """Turn each character into the byte that it stands for; a token with any other character is text as it is."""
     alphabet = byte_alphabet()
 
     def step(piece: Piece, first: bool) -> Piece:
@@ -112,11 +113,13 @@ def _byte_level() -> Step:
 
 
 def _byte_fallback(piece: Piece, first: bool) -> Piece:
+    """Turn `<0xNN>` into that byte."""
     match = _BYTE_TOKEN.fullmatch(piece) if isinstance(piece, str) else None
     return bytes([int(match[1], 16)]) if match else piece
 
 
 def _metaspace(replacement: str, prepended: bool) -> Step:
+    """Turn the replacement into spaces, or into nothing in the first token of a text that one was put before."""
     def step(piece: Piece, first: bool) -> Piece:
         if isinstance(piece, bytes):
             return piece
@@ -137,6 +140,7 @@ def _replace(pattern: object, content: str) -> Step:
 
 
 def _strip(content: str, start: int, stop: int) -> Step:
+    """Take at most `start` times the character `content` off a token's start, and at most `stop` times off its end."""
     def step(piece: Piece, first: bool) -> Piece:
         if isinstance(piece, bytes):
             return piece
@@ -157,6 +161,10 @@ _WORD_PIECE_CLEANUP = (
 
 
 def _word_piece(prefix: str, cleanup: bool) -> Step:
+    """Put a space before each token but the first, unless it begins with `prefix`, which is then taken off.
+
+    cleanup: also close up English punctuation and contractions.
+    """
     def step(piece: Piece, first: bool) -> Piece:
         if isinstance(piece, bytes):
             return piece

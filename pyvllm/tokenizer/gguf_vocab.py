@@ -89,12 +89,18 @@ class _Keys:
         self._metadata = metadata
 
     def one(self, name: str, kind: type[T]) -> T | None:
+        """Give a single value. Raises FormatError for one that is not exactly of that type."""
         value = self._metadata.get(PREFIX + name)
         if value is not None and not _is(value, kind):
             raise FormatError(f"{PREFIX}{name} must be {_TYPE_NAMES[kind]}, found {type(value).__name__} {value!r:.80}")
         return value  # type: ignore[return-value]
 
     def many(self, name: str, kind: type[T], size: int | None = None) -> Sequence[T] | None:
+        """Give an array, as it is.
+
+        size: how many elements it must have, when that is known. Raises FormatError for another length, for what is no
+        array, and for an element that is not exactly of that type.
+        """
         values = self._metadata.get(PREFIX + name)
         if values is None:
             return None
@@ -109,6 +115,7 @@ class _Keys:
         return values
 
     def token_id(self, name: str, size: int, default: int | None = None) -> int | None:
+        """Give a token id, or the default. Raises FormatError for one that is not from 0 to size - 1."""
         value = self.one(name, int)
         if value is None:
             return default

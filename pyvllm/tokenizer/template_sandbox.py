@@ -80,6 +80,7 @@ class _Compiler(CodeGenerator):
     """Writes code that joins and slices through the environment, and that computes nothing at compile time."""
 
     def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
+        """Write `a ~ b` as a call that joins within the budget."""
         self.write("environment.joined((")
         for part in node.nodes:
             self.visit(part, frame)
@@ -87,16 +88,19 @@ class _Compiler(CodeGenerator):
         self.write("))")
 
     def visit_List(self, node: nodes.List, frame: Frame) -> None:
+        """Write a list so that its entries are counted."""
         self.write("environment.weighed(")
         super().visit_List(node, frame)
         self.write(")")
 
     def visit_Dict(self, node: nodes.Dict, frame: Frame) -> None:
+        """Write a dict so that its entries are counted."""
         self.write("environment.weighed(")
         super().visit_Dict(node, frame)
         self.write(")")
 
     def visit_Tuple(self, node: nodes.Tuple, frame: Frame) -> None:
+        """Write a tuple so that its entries are counted; one that is assigned to is left as it is."""
         if node.ctx != "load":
             super().visit_Tuple(node, frame)
             return
@@ -105,6 +109,7 @@ class _Compiler(CodeGenerator):
         self.write(")")
 
     def visit_Getitem(self, node: nodes.Getitem, frame: Frame) -> None:
+        """Write `x[a:b:c]` as a call that slices within the budget; other subscripts are Jinja's own."""
         if not isinstance(node.arg, nodes.Slice):
             super().visit_Getitem(node, frame)
             return
