@@ -120,7 +120,7 @@ class _Layer:
         return specs
 
     def feed_forward(self) -> list[WeightSpec]:
-        """The feed-forward's weights: gate and up rows fused [2I, E], down [E, I], and biases where the family has them.
+        """The feed-forward's weights: gate and up rows fused [2I, E], down [E, I], biases where the family has them.
 
         A sparse layer has a router and experts instead.
         """
