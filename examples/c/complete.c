@@ -176,7 +176,8 @@ static int show_offload(const settings* chosen, const char* title, const char* c
     return failed;
 }
 
-/* Write the prefetch configuration that streams the fewest of every four layers and fits; a plan reads no weight. */
+/* Write the prefetch configuration that streams the fewest of every four layers and fits, each of them copied as early
+ * as its group allows; a plan reads no weight. */
 static bool find_prefetch(const settings* chosen, const char* options, long long device_bytes, char* config, size_t room)
 {
     enum { GROUP_SIZE = 4 };
@@ -186,9 +187,9 @@ static bool find_prefetch(const settings* chosen, const char* options, long long
     for (int streamed = 1; streamed <= GROUP_SIZE; streamed++) {
         char* plan = NULL;
         snprintf(config, room,
-                 "{\"prefetch\": {\"offload_group_size\": %d, \"offload_num_in_group\": %d}, "
-                 "\"vllm_cpp\": {\"device_fit\": {\"weight_budget_bytes\": %lld}}}",
-                 GROUP_SIZE, streamed, device_bytes);
+                 "{\"prefetch\": {\"offload_group_size\": %d, \"offload_num_in_group\": %d, "
+                 "\"offload_prefetch_step\": %d}, \"vllm_cpp\": {\"device_fit\": {\"weight_budget_bytes\": %lld}}}",
+                 GROUP_SIZE, streamed, streamed, device_bytes);
         vllm_status status = vllm_offload_plan(&params, options, &plan);
         vllm_string_free(plan);
         if (status == VLLM_OK)

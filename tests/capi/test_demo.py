@@ -45,7 +45,9 @@ def _tables(text):
 
 
 def test_the_demonstration_shows_its_four_steps(complete, deep):
-    text = succeed(complete, deep, "demo", "--prompt", "AB", "--max-tokens", 8)
+    done = run(complete, deep, "demo", "--prompt", "AB", "--max-tokens", 8)
+    assert done.returncode == 0 and "offload_prefetch_step" not in done.stderr, done.stderr
+    text = done.stdout
     opening, refused, uva, prefetch, error = re.split(r"\n\(\d\) ", text)
     total, device = map(int, re.findall(r"\d+", opening))
     assert "VLLM_ERR_MODEL_LOAD: the model does not fit on the device" in refused
