@@ -495,9 +495,10 @@ VLLM_API void vllm_request_free(vllm_request* request);
  *
  * request_json       one OpenAI chat completion request: messages (roles system, developer, user, assistant, tool;
  *                    contents are texts), tools, tool_choice, parallel_tool_calls, response_format,
- *                    max_completion_tokens or max_tokens, n, logprobs, top_logprobs, logit_bias, chat_template_kwargs, and
- *                    the sampling fields under vLLM's names. "model" is only repeated in the answer. A field that does not act is refused by name, and so is one out of
- *                    its bounds; a name that nobody knows is passed over. Borrowed for the call.
+ *                    max_completion_tokens or max_tokens, n, logprobs, top_logprobs, logit_bias,
+ *                    chat_template_kwargs, and the sampling fields under vLLM's names. "model" is only repeated in the
+ *                    answer. A field that does not act is refused by name, and so is one out of its bounds; a name
+ *                    that nobody knows is passed over. Borrowed for the call.
  * out_response_json  receives one OpenAI chat.completion object; the caller frees it with vllm_string_free. NULL on
  *                    failure.
  * The prompt is made by the chat template of the model, in a sandbox; a model without one is refused. Without a limit the
