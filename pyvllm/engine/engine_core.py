@@ -70,12 +70,20 @@ class EngineCore:
         runner: ModelRunner,
         max_model_len: int,
         explain: Callable[[Exception], str] = str,
+        reads_in_place: Callable[[int], int] = lambda num_tokens: 0,
     ) -> None:
-        """Start without requests. explain: gives the text of a computation's failure."""
+        """Start without requests.
+
+        explain: gives the text of a computation's failure. reads_in_place: bytes of offloaded weights that a step of so
+        many tokens reads where they are.
+        """
         self.scheduler = scheduler
         self.runner = runner
         self.num_steps = 0
         """Steps that were computed."""
+        self.in_place_bytes = 0
+        """Bytes of offloaded weights that those steps read where they are."""
+        self._reads_in_place = reads_in_place
         self._max_model_len = max_model_len
         self._explain = explain
         self._requests: dict[int, EngineRequest] = {}
@@ -104,6 +112,7 @@ class EngineCore:
         try:
             hidden = self.runner.execute(step)
             self.num_steps += 1
+            self.in_place_bytes += self._reads_in_place(sum(part.num_scheduled_tokens for part in step))
             self.scheduler.commit(step)
             self._deliver(ending, hidden)
         except Exception as error:  # whatever a model raises must reach its requests' callers, not end this thread

@@ -25,9 +25,9 @@ from pyvllm.engine.preview import Prepared, prepare
 from pyvllm.engine.progress import Progress
 from pyvllm.engine.request_sampling import SamplerFactory
 from pyvllm.errors import InvalidArgument
-from pyvllm.offloader.base import Place
 from pyvllm.offloader.guard import explain_failure
 from pyvllm.offloader.prefetch import LayerStream
+from pyvllm.offloader.summary import InPlaceReads
 from pyvllm.sample.adjust import LogitsProcessor
 from pyvllm.sampling_params import SamplingParams
 from pyvllm.tokenizer.tokenizer import Tokenizer
@@ -67,7 +67,7 @@ class EngineStats:
     num_preemptions: int
     num_steps: int
     bus_bytes: int
-    """Bytes of offloaded weights that steps read: copied ahead, or in place (all host weights in every step)."""
+    """Bytes of offloaded weights that steps read: copied ahead, or in place as `InPlaceReads` counts them."""
     prefetch_waits: int
     """Times that compute came to a streamed layer."""
     prefetch_wait_s: float
@@ -88,8 +88,8 @@ class LLMEngine:
         sizes = prepared.cache
         manager = KVCacheManager(sizes.num_blocks, sizes.block_size, sizes.enable_prefix_caching)
         scheduler = Scheduler(manager, sizes.max_num_seqs, sizes.max_num_batched_tokens, sizes.scheduling_policy)
-        explain = partial(explain_failure, prepared.plan)
-        self._core = EngineCore(scheduler, model.runner, prepared.max_model_len, explain)
+        explain, reads = partial(explain_failure, prepared.plan), InPlaceReads(prepared.plan.placements)
+        self._core = EngineCore(scheduler, model.runner, prepared.max_model_len, explain, reads.of_step)
         self._samplers = SamplerFactory(model.tokenizer)
         self._ids = count()
         self._idle = threading.Condition()
@@ -158,14 +158,13 @@ class LLMEngine:
         with self.call():
             scheduler, scope = self._core.scheduler, self._model.runner.scope
             stream = scope if isinstance(scope, LayerStream) else None
-            in_place = self._core.num_steps * self.prepared.plan.bytes_at(Place.HOST)
             return EngineStats(
                 num_running=len(scheduler.running),
                 num_waiting=len(scheduler.waiting) + len(self._inbox),
                 cache_usage=scheduler.cache.usage,
                 num_preemptions=scheduler.num_preemptions,
                 num_steps=self._core.num_steps,
-                bus_bytes=in_place + (stream.copied_bytes if stream else 0),
+                bus_bytes=self._core.in_place_bytes + (stream.copied_bytes if stream else 0),
                 prefetch_waits=stream.num_waits if stream else 0,
                 prefetch_wait_s=stream.wait_s if stream else 0.0,
             )

@@ -3,6 +3,7 @@
 Everything here is counted from placements; where a weight goes is decided elsewhere.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from pyvllm.config.model import WeightSpec
@@ -41,6 +42,25 @@ def bus_bytes_per_token(placements: Iterable[Placement]) -> dict[str, int]:
         most, likely = _crossing(item)
         worst, expected = worst + most, expected + likely
     return {"worst": worst, "expected": expected}
+
+
+class InPlaceReads:
+    """How many bytes of the weights that are read in host memory a step reads, at most."""
+
+    def __init__(self, placements: Iterable[Placement]) -> None:
+        """Sort the weights into those that are read whole and those of which each token reads a part."""
+        host = [item.spec for item in placements if item.place is Place.HOST]
+        sizes = Counter((spec.nbytes, expected_bytes(spec)) for spec in host)
+        self._whole = sum(count * nbytes for (nbytes, part), count in sizes.items() if part == nbytes)
+        self._parts = [(count, *size) for size, count in sizes.items() if size[0] != size[1]]
+
+    def of_step(self, num_tokens: int) -> int:
+        """Bytes that a step of that many tokens reads.
+
+        Of one token it is what is read; several may share experts and rows of the embedding, which then count again, up
+        to the whole weight.
+        """
+        return self._whole + sum(count * min(nbytes, num_tokens * part) for count, nbytes, part in self._parts)
 
 
 def bus_fields(placements: Sequence[Placement]) -> dict[str, object]:
