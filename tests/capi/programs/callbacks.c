@@ -9,16 +9,6 @@ static vllm_engine *engine, *other;
 static vllm_sampling_params sampling;
 static atomic_int calls, is_streaming, has_freed;
 
-static vllm_engine* load(const char* path)
-{
-    vllm_engine* loaded = NULL;
-    vllm_model_params params = vllm_model_params_default();
-    params.model_path = path;
-    params.device = VLLM_DEVICE_CPU;
-    CHECK(vllm_engine_load(&params, &loaded) == VLLM_OK);
-    return loaded;
-}
-
 /* R135: freeing the engine that the callback runs for is refused; using it, or another one, works. */
 static bool call_back(const char* delta_text, bool finished, void* user_data)
 {
@@ -103,8 +93,8 @@ int main(int argc, char** argv)
     sampling.temperature = 0;
     sampling.ignore_eos = 1;
     check_progress(path);
-    engine = load(path);
-    other = load(path);
+    engine = load_on_cpu(path);
+    other = load_on_cpu(path);
     CHECK(vllm_complete_stream(engine, "AB", &sampling, call_back, &calls) == VLLM_OK);
     CHECK(calls > 1 && strcmp(vllm_last_error(), "") == 0);
     check_free_waits();

@@ -20,29 +20,9 @@ static bool hear(const char* delta_text, bool finished, void* user_data)
     return all->calls != all->stop_after;
 }
 
-static vllm_sampling_params greedy(void)
-{
-    vllm_sampling_params params = vllm_sampling_params_default();
-    params.temperature = 0;
-    params.max_tokens = N_NEW;
-    params.ignore_eos = 1;
-    return params;
-}
-
-static vllm_engine* load(const char* path)
-{
-    vllm_engine* engine = NULL;
-    vllm_model_params params = vllm_model_params_default();
-    params.model_path = path;
-    params.device = VLLM_DEVICE_CPU;
-    CHECK(vllm_engine_load(&params, &engine) == VLLM_OK);
-    CHECK(engine && strcmp(vllm_last_error(), "") == 0);
-    return engine;
-}
-
 static void check_text_and_stream_agree(vllm_engine* engine)
 {
-    vllm_sampling_params params = greedy();
+    vllm_sampling_params params = greedy(N_NEW);
     vllm_completion first, second;
     heard all = {"", 0, 0, 0};
     CHECK(vllm_complete(engine, "ABC", &params, &first) == VLLM_OK);
@@ -60,7 +40,7 @@ static void check_text_and_stream_agree(vllm_engine* engine)
 
 static void check_false_stops(vllm_engine* engine)
 {
-    vllm_sampling_params params = greedy();
+    vllm_sampling_params params = greedy(N_NEW);
     heard all = {"", 0, 0, 1};
     CHECK(vllm_complete_stream(engine, "ABC", &params, hear, &all) == VLLM_OK);
     CHECK(all.calls == 1 && strcmp(vllm_last_error(), "") == 0);
@@ -68,7 +48,7 @@ static void check_false_stops(vllm_engine* engine)
 
 static void check_tokens_are_cut_to_the_room(vllm_engine* engine)
 {
-    vllm_sampling_params params = greedy();
+    vllm_sampling_params params = greedy(N_NEW);
     int32_t all[N_NEW], few[N_NEW + 1], n_all = -1, n_few = -1, n_none = -1;
     vllm_completion out;
     CHECK(vllm_complete_tokens(engine, PROMPT, N_PROMPT, &params, all, N_NEW, &n_all, NULL) == VLLM_OK);
@@ -84,7 +64,7 @@ static void check_tokens_are_cut_to_the_room(vllm_engine* engine)
 
 static void check_a_seed_repeats(vllm_engine* engine)
 {
-    vllm_sampling_params params = greedy();
+    vllm_sampling_params params = greedy(N_NEW);
     int32_t tokens[2][N_NEW], written;
     params.temperature = 1;
     params.has_seed = 1;
@@ -96,7 +76,7 @@ static void check_a_seed_repeats(vllm_engine* engine)
 
 static void check_failure_leaves_nothing(vllm_engine* engine)
 {
-    vllm_sampling_params params = greedy();
+    vllm_sampling_params params = greedy(N_NEW);
     vllm_completion out = {(char*)1, "x", 7, 7};
     static char long_prompt[1 << 16];
     memset(long_prompt, 'a', sizeof long_prompt - 1);
@@ -119,7 +99,7 @@ static void check_report(vllm_engine* engine)
 
 int main(int argc, char** argv)
 {
-    vllm_engine* engine = load(argv[argc - 1]);
+    vllm_engine* engine = load_on_cpu(argv[argc - 1]);
     check_text_and_stream_agree(engine);
     check_false_stops(engine);
     check_tokens_are_cut_to_the_room(engine);

@@ -26,25 +26,6 @@ static bool hear(const char* delta_text, bool finished, void* user_data)
     return all->calls != all->stop_after;
 }
 
-static vllm_sampling_params greedy(int max_tokens)
-{
-    vllm_sampling_params params = vllm_sampling_params_default();
-    params.temperature = 0;
-    params.max_tokens = max_tokens;
-    params.ignore_eos = 1;
-    return params;
-}
-
-static vllm_engine* load(const char* path)
-{
-    vllm_engine* engine = NULL;
-    vllm_model_params params = vllm_model_params_default();
-    params.model_path = path;
-    params.device = VLLM_DEVICE_CPU;
-    CHECK(vllm_engine_load(&params, &engine) == VLLM_OK);
-    return engine;
-}
-
 static vllm_request* submit(vllm_engine* engine, const char* prompt, int max_tokens, vllm_token_callback callback,
                             heard* all)
 {
@@ -192,7 +173,7 @@ static void check_requests_outlive_their_engine(vllm_engine* engine)
 
 int main(int argc, char** argv)
 {
-    vllm_engine* engine = load(argv[argc - 1]);
+    vllm_engine* engine = load_on_cpu(argv[argc - 1]);
     check_many_at_once_say_what_each_says_alone(engine);
     check_the_end_can_be_asked_for(engine);
     check_what_a_callback_may_not(engine);
