@@ -29,9 +29,9 @@ def load_engine(config: EngineConfig, progress: Progress | None = None) -> "LLME
     except BaseException as error:
         prepared.checkpoint.close()
         if _is_without_room(error):
-            room = host_room()
+            room, reason = host_room(), str(error) or type(error).__name__
             raise DoesNotFit(
-                f"the host has not the room for the code that computes ({error}): {room.source} leaves "
+                f"the host has not the room for the code that computes ({reason}): {room.source} leaves "
                 f"{room.nbytes} bytes; raise the limit"
             ) from error
         raise
