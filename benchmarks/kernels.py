@@ -1,6 +1,6 @@
 """Times the CPU kernels beside torch's F.linear, shape by shape: GB/s of weights read and GFLOP/s.
 
-    python benchmarks/kernels.py [--threads N] [--type BF16|Q4_1|...] [--rounds N]
+    python benchmarks/kernels.py [--threads N] [--type BF16|Q4_1|...] [--rounds N] [--instruction-set avx512|avx2]
 
 The shapes are those of SmolLM2-135M. Each figure is the best of many rounds over enough copies of the matrix that no
 cache holds them, in huge pages as a load places weights; torch runs over the same memory.
@@ -12,7 +12,7 @@ import time
 import torch
 import torch.nn.functional as F
 
-from pyvllm.layers.kernel_library import TYPE_NUMBERS
+from pyvllm.layers.kernel_library import INSTRUCTION_SETS, TYPE_NUMBERS
 from pyvllm.layers.kernels import Kernels, Rows, load_kernels
 from pyvllm.memory.cpu import CpuMemory
 from pyvllm.model_loader.tensor_info import QUANTISED_BLOCKS
@@ -75,12 +75,13 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--type", default="BF16", choices=TYPE_NUMBERS)
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--instruction-set", choices=INSTRUCTION_SETS, help="default: the fastest of the processor")
     options = parser.parse_args()
-    kernels = load_kernels(options.threads)
+    kernels = load_kernels(options.threads, options.instruction_set)
     if kernels is None:
         raise SystemExit("the CPU kernels are not built or do not serve this processor")
     torch.set_num_threads(options.threads)
-    print(f"{options.type}, {options.threads} threads")
+    print(f"{options.type}, {options.threads} threads, {kernels.instruction_set}")
     print("  rows  cols tokens         us    GB/s  GFLOP/s   torch us  ratio")
     for shape in SHAPES:
         if shape[1] % QUANTISED_BLOCKS.get(options.type, (1, 1))[0]:

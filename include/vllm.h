@@ -370,8 +370,9 @@ VLLM_API vllm_status vllm_engine_load(const vllm_model_params* params, vllm_engi
  *                                 "float16"
  *                 "threads"       compute and reader threads, 1 to 1024; default: the cores that may be used
  *                 "gguf_weights"  of a quantised GGUF: "stored" keeps its blocks, and is refused where that cannot be
- *                                 (it can on the CPU); "expanded" makes numbers of dtype of them; "auto" is "stored"
- *                                 where it can be. The answers are the same.
+ *                                 (it can on a CPU of x86-64-v3, which is one with AVX2, FMA and F16C); "expanded" makes
+ *                                 numbers of dtype of them; "auto" is "stored" where it can be. The answers are the
+ *                                 same.
  * progress      called as bytes arrive, or NULL. It and user_data are used only during the call.
  */
 VLLM_API vllm_status vllm_engine_load_with_options(const vllm_model_params* params, const char* options_json,

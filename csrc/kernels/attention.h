@@ -14,6 +14,8 @@ namespace {
 constexpr int kQueries = 4; /* rows of a tile */
 constexpr int kChunks = 4;  /* of a block of keys */
 constexpr int64_t kKeys = kChunks * kChunk;
+constexpr int kSplit = int(kChunk / kLanes); /* vectors of a chunk */
+constexpr int kVectors = kChunks * kSplit;   /* of a block */
 /* Tokens of one span that a task attends from. */
 constexpr int64_t kTaskTokens = 16;
 /* Below every score. A finite number: the difference of two of them is zero, not undefined. */
@@ -45,79 +47,72 @@ struct Tile {
   alignas(64) uint16_t pairs[kQueries][kKeys];
 };
 
-/* Two bfloat16 numbers side by side, or one of another type, on every lane. */
-template <class T>
-inline typename Dot<T>::Lanes spread(const typename T::Element *from) {
-  if constexpr (T::kType == VK_BF16) {
-    int32_t both;
-    __builtin_memcpy(&both, from, 4);
-    return (__m512bh)_mm512_set1_epi32(both);
-  } else if constexpr (T::kType == VK_F16) {
-    return _mm512_cvtph_ps(_mm256_set1_epi16(int16_t(*from)));
-  } else {
-    return _mm512_set1_ps(*from);
-  }
-}
-
-/* scores[i][c]: query i times the 16 keys of chunk c. */
+/* scores[i][v]: query i times the keys of vector v. */
 template <class T>
 inline void score(const Tile<T> &tile, const typename T::Element *const keys[kChunks], int64_t head_dim,
-                  Vec scores[kQueries][kChunks]) {
-  for (int i = 0; i < kQueries; i++)
-    for (int c = 0; c < kChunks; c++) scores[i][c] = zero();
-  for (int64_t d = 0; d < head_dim; d += kPair<T>) {
-    typename Dot<T>::Lanes lanes[kChunks];
-    for (int c = 0; c < kChunks; c++) lanes[c] = Dot<T>::get(keys[c] + d * kChunk);
-    for (int i = 0; i < kQueries; i++) {
-      typename Dot<T>::Lanes query = spread<T>(tile.query[i] + d);
-      for (int c = 0; c < kChunks; c++) scores[i][c] = Dot<T>::add(scores[i][c], query, lanes[c]);
+                  Vec scores[kQueries][kVectors]) {
+  constexpr int64_t P = kPair<T>;
+  for (int first = 0; first < kVectors; first += kTile) {
+    Vec acc[kQueries][kTile];
+    for (int i = 0; i < kQueries; i++)
+      for (int v = 0; v < kTile; v++) acc[i][v] = zero();
+    for (int64_t d = 0; d < head_dim; d += P) {
+      typename Dot<T>::Lanes lanes[kTile];
+      for (int v = 0; v < kTile; v++)
+        lanes[v] = Dot<T>::get(keys[(first + v) / kSplit] + d * kChunk + (first + v) % kSplit * kLanes * P);
+      for (int i = 0; i < kQueries; i++) {
+        typename Dot<T>::Lanes query = spread<T>(tile.query[i] + d);
+        for (int v = 0; v < kTile; v++) acc[i][v] = Dot<T>::add(acc[i][v], query, lanes[v]);
+      }
     }
+    for (int i = 0; i < kQueries; i++)
+      for (int v = 0; v < kTile; v++) scores[i][first + v] = acc[i][v];
   }
 }
 
-/* Lanes of a chunk of keys from `first` on that a query at `position` sees. */
-inline __mmask16 seen_lanes(int64_t position, int64_t window, int64_t first) {
-  __mmask16 seen = position < first ? __mmask16(0) : first_lanes(position - first + 1);
+/* Lanes of a vector of keys from `first` on that a query at `position` sees. */
+inline Mask seen_lanes(int64_t position, int64_t window, int64_t first) {
+  Mask seen = position < first ? Mask{} : first_lanes(position - first + 1);
   int64_t hidden = window ? position - window + 1 - first : 0;
-  return hidden > 0 ? __mmask16(seen & ~first_lanes(hidden)) : seen;
+  return hidden > 0 ? Mask(seen & ~first_lanes(hidden)) : seen;
 }
 
 /* Turns a query's scores into weights, and returns by what its earlier sums must be multiplied. */
 template <class T>
-inline Vec soften(Tile<T> *tile, int i, const Vec scores[kChunks], int64_t first, int64_t window, float scale) {
-  Vec scaled[kChunks], top = broadcast(kLowest);
-  __mmask16 seen[kChunks];
-  for (int c = 0; c < kChunks; c++) {
-    seen[c] = seen_lanes(tile->position[i], window, first + c * kChunk);
-    scaled[c] = _mm512_mask_mul_ps(broadcast(kLowest), seen[c], scores[c], broadcast(scale));
-    top = _mm512_max_ps(top, scaled[c]);
+inline Vec soften(Tile<T> *tile, int i, const Vec scores[kVectors], int64_t first, int64_t window, float scale) {
+  Vec scaled[kVectors], top = broadcast(kLowest);
+  Mask seen[kVectors];
+  for (int v = 0; v < kVectors; v++) {
+    seen[v] = seen_lanes(tile->position[i], window, first + v * kLanes);
+    scaled[v] = select(seen[v], scores[v] * broadcast(scale), broadcast(kLowest));
+    top = greater(top, scaled[v]);
   }
-  Vec greatest = _mm512_max_ps(tile->greatest[i], broadcast(greatest_of(top)));
-  Vec factor = exponential(_mm512_sub_ps(tile->greatest[i], greatest));
-  Vec sum = _mm512_mul_ps(tile->sum[i], factor);
-  for (int c = 0; c < kChunks; c++) {
-    Vec weight = _mm512_maskz_mov_ps(seen[c], exponential(_mm512_sub_ps(scaled[c], greatest)));
+  Vec greatest = greater(tile->greatest[i], broadcast(greatest_of(top)));
+  Vec factor = exponential(tile->greatest[i] - greatest);
+  Vec sum = tile->sum[i] * factor;
+  for (int v = 0; v < kVectors; v++) {
+    Vec weight = select(seen[v], exponential(scaled[v] - greatest), zero());
     if constexpr (T::kType == VK_BF16) {
-      store<BF16>(tile->pairs[i] + c * kChunk, weight);
+      store<BF16>(tile->pairs[i] + v * kLanes, weight);
       weight = rounded<BF16>(weight);
     } else {
-      _mm512_store_ps(tile->weights[i] + c * kChunk, weight);
+      store<F32>(tile->weights[i] + v * kLanes, weight);
     }
-    sum = _mm512_add_ps(sum, weight);
+    sum = sum + weight;
   }
   tile->greatest[i] = greatest;
   tile->sum[i] = sum;
   return factor;
 }
 
-/* Adds the weighted values of a chunk to `sums`, for up to 4 vectors of the head dimension from `d` on. */
+/* Adds the weighted values of a chunk to `sums`, for up to kTile vectors of the head dimension from `d` on. */
 template <class T>
 inline void add_values(const Tile<T> &tile, const typename T::Element *values, int64_t head_dim, int64_t d, int c,
-                       int64_t num_keys, Vec sums[kQueries][4]) {
+                       int64_t num_keys, Vec sums[kQueries][kTile]) {
   constexpr int64_t P = kPair<T>;
   for (int64_t key = 0; key < num_keys; key += P) {
-    typename Dot<T>::Lanes lanes[4];
-    for (int v = 0; v < 4; v++) {
+    typename Dot<T>::Lanes lanes[kTile];
+    for (int v = 0; v < kTile; v++) {
       int64_t left = head_dim - d - v * kLanes;
       const typename T::Element *from = values + key * head_dim + (d + v * kLanes) * P;
       lanes[v] = left >= kLanes ? Dot<T>::get(from) : Dot<T>::get(from, left > 0 ? left * P : 0);
@@ -126,7 +121,7 @@ inline void add_values(const Tile<T> &tile, const typename T::Element *values, i
       typename Dot<T>::Lanes weight;
       if constexpr (T::kType == VK_BF16) weight = spread<BF16>(tile.pairs[i] + c * kChunk + key);
       else weight = broadcast(tile.weights[i][c * kChunk + key]);
-      for (int v = 0; v < 4; v++) sums[i][v] = Dot<T>::add(sums[i][v], weight, lanes[v]);
+      for (int v = 0; v < kTile; v++) sums[i][v] = Dot<T>::add(sums[i][v], weight, lanes[v]);
     }
   }
 }
@@ -136,17 +131,16 @@ template <class T>
 inline void mix(const Tile<T> &tile, const typename T::Element *const values[kChunks], int64_t num_keys,
                 int64_t head_dim, const Vec factors[kQueries], float *sums) {
   int64_t wide = (head_dim + 63) / 64 * 64;
-  for (int64_t d = 0; d < head_dim; d += 64) {
-    Vec acc[kQueries][4];
+  for (int64_t d = 0; d < head_dim; d += kTile * kLanes) {
+    Vec acc[kQueries][kTile];
     for (int i = 0; i < kQueries; i++)
-      for (int v = 0; v < 4; v++)
-        acc[i][v] = _mm512_mul_ps(_mm512_load_ps(sums + i * wide + d + v * kLanes), factors[i]);
+      for (int v = 0; v < kTile; v++) acc[i][v] = load<F32>(sums + i * wide + d + v * kLanes) * factors[i];
     for (int c = 0; c < kChunks && c * kChunk < num_keys; c++) {
       int64_t here = num_keys - c * kChunk < kChunk ? num_keys - c * kChunk : kChunk;
       add_values<T>(tile, values[c], head_dim, d, c, here, acc);
     }
     for (int i = 0; i < kQueries; i++)
-      for (int v = 0; v < 4; v++) _mm512_store_ps(sums + i * wide + d + v * kLanes, acc[i][v]);
+      for (int v = 0; v < kTile; v++) store<F32>(sums + i * wide + d + v * kLanes, acc[i][v]);
   }
 }
 
@@ -167,7 +161,7 @@ inline void attend_tile(const Attending<T> &job, const AttentionTask &task, Tile
       key[c] = keys + chunk * chunk_size;
       value[c] = values + chunk * chunk_size;
     }
-    Vec scores[kQueries][kChunks], factors[kQueries];
+    Vec scores[kQueries][kVectors], factors[kQueries];
     score<T>(*tile, key, D, scores);
     for (int i = 0; i < kQueries; i++)
       factors[i] = soften<T>(tile, i, scores[i], first, layer->window, layer->scale);
@@ -196,7 +190,7 @@ void attend(void *argument, int64_t number, int worker) {
       tile.greatest[i] = broadcast(kLowest);
       tile.sum[i] = zero();
     }
-    for (int64_t at = 0; at < kQueries * wide; at += kLanes) _mm512_store_ps(sums + at, zero());
+    for (int64_t at = 0; at < kQueries * wide; at += kLanes) store<F32>(sums + at, zero());
     int64_t oldest = layer->window ? tile.position[0] - layer->window + 1 : 0;
     attend_tile<T>(job, task, &tile, oldest > 0 ? oldest : 0, tile.position[kQueries - 1], sums);
     for (int i = 0; i < kQueries && row + i < rows; i++) {
@@ -204,7 +198,7 @@ void attend(void *argument, int64_t number, int worker) {
       int64_t token = task.first + number_of[i] / group, head = task.head * group + number_of[i] % group;
       typename T::Element *out = job.out + (token * layer->num_heads + head) * D;
       for (int64_t d = 0; d < D; d += kLanes)
-        store<T>(out + d, _mm512_div_ps(_mm512_load_ps(sums + i * wide + d), total), D - d);
+        store<T>(out + d, load<F32>(sums + i * wide + d) / total, D - d);
     }
   }
 }

@@ -23,22 +23,21 @@ inline Routes take_routes(vk_pool *pool, int64_t num_routes, int64_t num_experts
           words + 3 * num_routes};
 }
 
-/* Probabilities [count, rounded up to 16 lanes] of the router's scores: softmax in float32 over all experts. */
+/* Probabilities [count, rounded up to whole vectors] of the router's scores: softmax in float32 over all experts. */
 template <class T>
 inline void softmax_row(const typename T::Element *scores, int64_t count, float *out) {
   Vec top = broadcast(-3e38f), sum = zero();
   for (int64_t at = 0; at < count; at += kLanes)
-    top = _mm512_mask_max_ps(top, first_lanes(count - at), top, load<T>(scores + at, count - at));
+    top = select(first_lanes(count - at), greater(top, load<T>(scores + at, count - at)), top);
   Vec greatest = broadcast(greatest_of(top));
   for (int64_t at = 0; at < count; at += kLanes) {
-    Vec value = exponential(_mm512_sub_ps(load<T>(scores + at, count - at), greatest));
-    value = _mm512_maskz_mov_ps(first_lanes(count - at), value);
-    _mm512_storeu_ps(out + at, value);
-    sum = _mm512_add_ps(sum, value);
+    Vec value = exponential(load<T>(scores + at, count - at) - greatest);
+    value = select(first_lanes(count - at), value, zero());
+    store<F32>(out + at, value);
+    sum = sum + value;
   }
   Vec total = broadcast(sum_of(sum));
-  for (int64_t at = 0; at < count; at += kLanes)
-    _mm512_storeu_ps(out + at, _mm512_div_ps(_mm512_loadu_ps(out + at), total));
+  for (int64_t at = 0; at < count; at += kLanes) store<F32>(out + at, load<F32>(out + at) / total);
 }
 
 template <class T>
@@ -153,10 +152,10 @@ void sum_token(void *argument, int64_t token, int) {
     Vec sum = zero();
     for (int64_t route = token * job.top_k; route < (token + 1) * job.top_k; route++) {
       Vec value = load<T>(job.gathered + job.routes->row[route] * job.k + at, job.k - at);
-      sum = _mm512_fmadd_ps(value, broadcast(job.routes->weight[route]), sum);
+      sum = multiply_add(value, broadcast(job.routes->weight[route]), sum);
     }
     typename T::Element *out = job.tokens + token * job.k + at;
-    store<T>(out, _mm512_add_ps(load<T>(out, job.k - at), sum), job.k - at);
+    store<T>(out, load<T>(out, job.k - at) + sum, job.k - at);
   }
 }
 

@@ -74,9 +74,14 @@ struct vk_layer {
   const struct vk_moe *moe;
 };
 
-/* Those that return a number return 0 when there was no memory; vk_is_supported: when the processor is not served. */
-int32_t vk_is_supported(void);
-struct vk_pool *vk_pool_create(int32_t size);
+/* What kernels are compiled for, the slower first. AVX2 stands for x86-64-v3 (AVX2, FMA, F16C); AVX-512 has BW, VL, DQ
+ * and BF16 besides F. */
+enum vk_instruction_set { VK_AVX2 = 1, VK_AVX512 = 2 };
+
+/* Those that return a number return 0 when there was no memory; vk_is_supported: when the processor has not that set.
+ * All that is computed with a pool is computed with the pool's instruction set. */
+int32_t vk_is_supported(int32_t instruction_set);
+struct vk_pool *vk_pool_create(int32_t size, int32_t instruction_set);
 void vk_pool_destroy(struct vk_pool *pool);
 int32_t vk_layers_run(const struct vk_layer *layers, int64_t count, const struct vk_step *step, void *x);
 int32_t vk_attend_run(const struct vk_attention *layer, const struct vk_step *step, void *qkv, void *out);
@@ -86,4 +91,5 @@ void vk_norm_run(struct vk_pool *pool, const void *weight, float eps, int64_t ty
                  void *out);
 void vk_highest_run(struct vk_pool *pool, int64_t type, const void *rows, int64_t m, int64_t n, float *best,
                     int64_t *at);
-void vk_embed_run(const struct vk_linear *table, int64_t type, const int64_t *ids, int64_t m, void *out);
+void vk_embed_run(struct vk_pool *pool, const struct vk_linear *table, int64_t type, const int64_t *ids, int64_t m,
+                  void *out);

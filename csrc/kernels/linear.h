@@ -31,10 +31,12 @@ inline void finish(const Projection<T> &job, const float *products, int64_t toke
   const auto *bias = static_cast<const typename T::Element *>(job.linear->bias);
   for (int64_t i = 0; i < tokens; i++) {
     int64_t at = (token + i) * job.linear->n + row;
-    Vec value = _mm512_loadu_ps(products + i * kPanel);
-    if (bias) value = _mm512_add_ps(value, load<T>(bias + row, rows));
-    if (job.residual) value = _mm512_add_ps(value, load<T>(job.residual + at, rows));
-    store<T>(job.out + at, value, rows);
+    for (int64_t j = 0; j < kPanel && j < rows; j += kLanes) {
+      Vec value = load<F32>(products + i * kPanel + j);
+      if (bias) value = value + load<T>(bias + row + j, rows - j);
+      if (job.residual) value = value + load<T>(job.residual + at + j, rows - j);
+      store<T>(job.out + at + j, value, rows - j);
+    }
   }
 }
 

@@ -4,6 +4,7 @@
  * the work, and spinning for ever would take the core from others when the engine is idle.
  */
 #include "pool.h"
+#include "functions.h"
 
 #include <linux/futex.h>
 #include <pthread.h>
@@ -71,6 +72,7 @@ long futex(std::atomic<uint32_t> *word, int operation, uint32_t value) {
 
 struct vk_pool {
   int size;
+  const vk_functions *functions;
   Range ranges[kMaxThreads];
   alignas(64) std::atomic<int64_t> done;
   alignas(64) std::atomic<uint32_t> news;
@@ -174,12 +176,16 @@ void *grown(Buffer *buffer, size_t nbytes) {
 
 }  // namespace
 
-/* Returns a pool of `size` threads, the caller included; NULL when the system refuses. */
-VK_API vk_pool *vk_pool_create(int32_t size) {
+/* Returns a pool of `size` threads, the caller included; NULL when the system refuses, or the processor has not the
+ * instruction set. */
+VK_API vk_pool *vk_pool_create(int32_t size, int32_t instruction_set) {
+  const vk_functions *functions = functions_of(instruction_set);
+  if (!functions) return nullptr;
   vk_pool *pool = static_cast<vk_pool *>(aligned_alloc(64, (sizeof(vk_pool) + 63) / 64 * 64));
   if (!pool) return nullptr;
   __builtin_memset(static_cast<void *>(pool), 0, sizeof *pool);
   pool->size = 1;
+  pool->functions = functions;
   for (int worker = 1; worker < size && worker < kMaxThreads; worker++) {
     Start *start = static_cast<Start *>(malloc(sizeof *start));
     if (!start) break;
@@ -205,6 +211,8 @@ VK_API void vk_pool_destroy(vk_pool *pool) {
 }
 
 int pool_size(const vk_pool *pool) { return pool->size; }
+
+const vk_functions *pool_functions(const vk_pool *pool) { return pool->functions; }
 
 void pool_run(vk_pool *pool, vk_task task, void *job, int64_t count, int64_t nanoseconds) {
   if (pool->size == 1 || count == 1 || nanoseconds < kAloneNanoseconds) {

@@ -1,8 +1,11 @@
 /* GGUF's quantised blocks, expanded to the values that pyvllm/model_loader/gguf_dequant.py gives, bit for bit: each
  * value is computed in float32 in the same order of operations and then rounded to the activation type.
  *
- * A group of elements that share a scale has few different values: they are computed once, into a table, and each
- * element is looked up. Source of layouts and formulas: the block structs and dequantize_row_* of ggml.
+ * A group of elements that share a scale has few different values. What the instruction sets do with them, in simd_*.h:
+ *   write_values<T, N>(values, indices, out)  values.of(q) of 32 indices q below N, which is 16 or 32
+ *   signed_lanes(bytes, first)                signed bytes as a vector, from number `first` on
+ *   bits_at, bits_of, with_fifth              32 bits of memory, or one bit of each byte; 16 added where a bit is set
+ * Source of layouts and formulas: the block structs and dequantize_row_* of ggml.
  */
 #ifndef VLLM_KERNELS_QUANTISED_H
 #define VLLM_KERNELS_QUANTISED_H
@@ -19,46 +22,17 @@ inline float half_at(const uint8_t *from) {
   return _cvtsh_ss(bits);
 }
 
-inline Vec steps_from(float first) {
-  return _mm512_add_ps(_mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), broadcast(first));
-}
-
-/* Sixteen numbers of T. */
-template <class T>
-inline __m256i halves(Vec value) {
-  if constexpr (T::kType == VK_F16) return _mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  return (__m256i)_mm512_cvtneps_pbh(value);
-}
-
-/* The values of 32 possible elements, as T, and the writing of 32 elements by their indices (one byte each). */
-template <class T>
-struct Table {
-  __m512i words;
-  Table(Vec low, Vec high)
-      : words(_mm512_inserti64x4(_mm512_castsi256_si512(halves<T>(low)), halves<T>(high), 1)) {}
-  explicit Table(Vec low) : words(_mm512_castsi256_si512(halves<T>(low))) {}
-  void look_up(__m256i indices, typename T::Element *out) const {
-    _mm512_storeu_si512(out, _mm512_permutexvar_epi16(_mm512_cvtepu8_epi16(indices), words));
-  }
+/* The value (q + first) * d of index q. */
+struct Scaled {
+  float first, d;
+  Vec of(Vec q) const { return (q + broadcast(first)) * broadcast(d); }
 };
 
-template <>
-struct Table<F32> {
-  Vec low, high;
-  Table(Vec first, Vec second) : low(first), high(second) {}
-  explicit Table(Vec first) : low(first), high(first) {}
-  void look_up(__m256i indices, float *out) const {
-    __m512i first = _mm512_cvtepu8_epi32(_mm256_castsi256_si128(indices));
-    __m512i second = _mm512_cvtepu8_epi32(_mm256_extracti128_si256(indices, 1));
-    _mm512_storeu_ps(out, _mm512_permutex2var_ps(low, first, high));
-    _mm512_storeu_ps(out + 16, _mm512_permutex2var_ps(low, second, high));
-  }
+/* The value q * d + m of index q. */
+struct Shifted {
+  float d, m;
+  Vec of(Vec q) const { return q * broadcast(d) + broadcast(m); }
 };
-
-/* (q - offset) * d for q = first to first + 15. */
-inline Vec scaled(Vec steps, float d) { return _mm512_mul_ps(steps, broadcast(d)); }
-/* q * d + m. */
-inline Vec shifted(Vec steps, float d, float m) { return _mm512_add_ps(scaled(steps, d), broadcast(m)); }
 
 /* The 32 nibbles of 16 bytes: the low ones, then the high ones. */
 inline __m256i nibbles(const uint8_t *from) {
@@ -66,28 +40,17 @@ inline __m256i nibbles(const uint8_t *from) {
   return _mm256_and_si256(_mm256_set_m128i(_mm_srli_epi16(bytes, 4), bytes), _mm256_set1_epi8(15));
 }
 
-/* Adds 16 to the elements whose bit is set. */
-inline __m256i with_fifth(__m256i indices, __mmask32 bits) {
-  return _mm256_mask_add_epi8(indices, bits, indices, _mm256_set1_epi8(16));
-}
-
-inline __mmask32 bits_at(const uint8_t *from) {
-  uint32_t bits;
-  __builtin_memcpy(&bits, from, 4);
-  return bits;
-}
-
 /* Sixteen signed bytes times a scale. */
 template <class T>
 inline void store_scaled(__m128i bytes, float d, typename T::Element *out) {
-  store<T>(out, _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)), broadcast(d)));
+  for (int i = 0; i < 16; i += kLanes) store<T>(out + i, signed_lanes(bytes, i) * broadcast(d));
 }
 
 struct Q4_0 {
   static constexpr int64_t kElements = 32, kBytes = 18;
   template <class T>
   static void expand(const uint8_t *block, typename T::Element *out) {
-    Table<T>(scaled(steps_from(-8), half_at(block))).look_up(nibbles(block + 2), out);
+    write_values<T, 16>(Scaled{-8, half_at(block)}, nibbles(block + 2), out);
   }
 };
 
@@ -95,7 +58,7 @@ struct Q4_1 {
   static constexpr int64_t kElements = 32, kBytes = 20;
   template <class T>
   static void expand(const uint8_t *block, typename T::Element *out) {
-    Table<T>(shifted(steps_from(0), half_at(block), half_at(block + 2))).look_up(nibbles(block + 4), out);
+    write_values<T, 16>(Shifted{half_at(block), half_at(block + 2)}, nibbles(block + 4), out);
   }
 };
 
@@ -103,9 +66,7 @@ struct Q5_0 {
   static constexpr int64_t kElements = 32, kBytes = 22;
   template <class T>
   static void expand(const uint8_t *block, typename T::Element *out) {
-    float d = half_at(block);
-    Table<T>(scaled(steps_from(-16), d), scaled(steps_from(0), d))
-        .look_up(with_fifth(nibbles(block + 6), bits_at(block + 2)), out);
+    write_values<T, 32>(Scaled{-16, half_at(block)}, with_fifth(nibbles(block + 6), bits_at(block + 2)), out);
   }
 };
 
@@ -113,9 +74,8 @@ struct Q5_1 {
   static constexpr int64_t kElements = 32, kBytes = 24;
   template <class T>
   static void expand(const uint8_t *block, typename T::Element *out) {
-    float d = half_at(block), m = half_at(block + 2);
-    Table<T>(shifted(steps_from(0), d, m), shifted(steps_from(16), d, m))
-        .look_up(with_fifth(nibbles(block + 8), bits_at(block + 4)), out);
+    Shifted values = {half_at(block), half_at(block + 2)};
+    write_values<T, 32>(values, with_fifth(nibbles(block + 8), bits_at(block + 4)), out);
   }
 };
 
@@ -156,7 +116,7 @@ struct Q4_K {
     float d = half_at(block), dmin = half_at(block + 2), scale, min;
     for (int j = 0; j < 8; j++) {
       scale_and_min(block + 4, j, d, dmin, &scale, &min);
-      Table<T>(shifted(steps_from(0), scale, -min)).look_up(group_nibbles(block + 16, j), out + j * 32);
+      write_values<T, 16>(Shifted{scale, -min}, group_nibbles(block + 16, j), out + j * 32);
     }
   }
 };
@@ -169,9 +129,8 @@ struct Q5_K {
     __m256i high = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(block + 16));
     for (int j = 0; j < 8; j++) {
       scale_and_min(block + 4, j, d, dmin, &scale, &min);
-      __mmask32 bits = _mm256_test_epi8_mask(high, _mm256_set1_epi8(char(1 << j)));
-      Table<T>(shifted(steps_from(0), scale, -min), shifted(steps_from(16), scale, -min))
-          .look_up(with_fifth(group_nibbles(block + 48, j), bits), out + j * 32);
+      __m256i indices = with_fifth(group_nibbles(block + 48, j), bits_of(high, j));
+      write_values<T, 32>(Shifted{scale, -min}, indices, out + j * 32);
     }
   }
 };
@@ -202,7 +161,7 @@ template <class Q, class T>
 inline void expand(const void *from, int64_t count, typename T::Element *out) {
   const uint8_t *block = static_cast<const uint8_t *>(from);
   for (int64_t at = 0; at < count; at += Q::kElements, block += Q::kBytes) {
-    for (int64_t line = 0; line < Q::kBytes; line += 64) _mm_prefetch(block + kBlocksAhead + line, _MM_HINT_T1);
+    for (int64_t line = 0; line < Q::kBytes; line += 64) __builtin_prefetch(block + kBlocksAhead + line, 0, 2);
     Q::template expand<T>(block, out + at);
   }
 }

@@ -14,8 +14,8 @@ inline void rotate(typename T::Element *head, const float *cos, const float *sin
   for (int64_t d = 0; d < half; d += kLanes) {
     Vec a = load<T>(head + d, half - d), b = load<T>(head + half + d, half - d);
     Vec c = load<F32>(cos + d, half - d), s = load<F32>(sin + d, half - d);
-    store<T>(head + d, _mm512_fmsub_ps(a, c, _mm512_mul_ps(b, s)), half - d);
-    store<T>(head + half + d, _mm512_fmadd_ps(b, c, _mm512_mul_ps(a, s)), half - d);
+    store<T>(head + d, multiply_subtract(a, c, b * s), half - d);
+    store<T>(head + half + d, multiply_add(b, c, a * s), half - d);
   }
 }
 

@@ -9,36 +9,42 @@ namespace {
 constexpr int64_t kPanel = 16;
 /* Bytes of a cache line. */
 constexpr int64_t kLine = 64;
-/* sums[i * 4 + j] = the lanewise products of x row i and w row j, for M token rows and 4 weight rows of k elements.
- * At each step A lines are asked for from `ahead` on, which is moved. */
-template <class T, int M, int A>
+/* Lines that four weight rows take in a step, at most. */
+constexpr int kLines = int(4 * kLanes * sizeof(float) / kLine);
+/* Weight rows of a step for M token rows: fewer than eight sums would wait for one another. */
+template <int M>
+constexpr int kRows = M == 1 ? 8 : 4;
+
+/* sums[i * R + j] = the lanewise products of x row i and w row j, for M token rows and R weight rows of k elements.
+ * At each step A lines for every four of them are asked for from `ahead` on, which is moved. */
+template <class T, int M, int R, int A>
 inline __attribute__((always_inline)) void accumulate(const typename T::Element *const x[M],
-                                                      const typename T::Element *const w[4], int64_t k,
+                                                      const typename T::Element *const w[R], int64_t k,
                                                       const char **ahead, Vec *sums) {
   using D = Dot<T>;
-  Vec acc[M * 4];
+  Vec acc[M * R];
   const char *line = *ahead;
-  for (int i = 0; i < M * 4; i++) acc[i] = zero();
+  for (int i = 0; i < M * R; i++) acc[i] = zero();
   int64_t at = 0;
   for (; at + D::kStep <= k; at += D::kStep) {
     typename D::Lanes lanes[M];
     for (int i = 0; i < M; i++) lanes[i] = D::get(x[i] + at);
-    for (int a = 0; a < A; a++) _mm_prefetch(line + a * kLine, _MM_HINT_T1);
-    line += A * kLine;
-    for (int j = 0; j < 4; j++) {
+    for (int a = 0; a < A * R / 4; a++) __builtin_prefetch(line + a * kLine, 0, 2);
+    line += A * R / 4 * kLine;
+    for (int j = 0; j < R; j++) {
       typename D::Lanes weight = D::get(w[j] + at);
-      for (int i = 0; i < M; i++) acc[i * 4 + j] = D::add(acc[i * 4 + j], lanes[i], weight);
+      for (int i = 0; i < M; i++) acc[i * R + j] = D::add(acc[i * R + j], lanes[i], weight);
     }
   }
   if (at < k) {
     typename D::Lanes lanes[M];
     for (int i = 0; i < M; i++) lanes[i] = D::get(x[i] + at, k - at);
-    for (int j = 0; j < 4; j++) {
+    for (int j = 0; j < R; j++) {
       typename D::Lanes weight = D::get(w[j] + at, k - at);
-      for (int i = 0; i < M; i++) acc[i * 4 + j] = D::add(acc[i * 4 + j], lanes[i], weight);
+      for (int i = 0; i < M; i++) acc[i * R + j] = D::add(acc[i * R + j], lanes[i], weight);
     }
   }
-  for (int i = 0; i < M * 4; i++) sums[i] = acc[i];
+  for (int i = 0; i < M * R; i++) sums[i] = acc[i];
   *ahead = line;
 }
 
@@ -59,40 +65,42 @@ template <class T, int M, int A>
 inline void multiply_panel(const typename T::Element *x, Panel<T> *panel, float *out) {
   const typename T::Element *rows[M];
   for (int i = 0; i < M; i++) rows[i] = x + i * panel->k;
-  constexpr int kWide = 16 / M; /* weight rows of one reduction */
+  constexpr int R = kRows<M>;
+  constexpr int kWide = kLanes / M; /* weight rows of one reduction */
   for (int64_t j = 0; j < kPanel; j += kWide) {
-    Vec sums[16];
-    for (int64_t group = 0; group < kWide / 4; group++)
-      accumulate<T, M, A>(rows, panel->row + j + group * 4, panel->k, &panel->ahead, sums + group * M * 4);
-    /* Lane (group * M + i) * 4 + column. */
-    alignas(64) float lanes[16];
-    _mm512_store_ps(lanes, lane_sums(sums));
-    for (int64_t group = 0; group < kWide / 4; group++)
+    Vec sums[kLanes];
+    for (int64_t group = 0; group < kWide / R; group++)
+      accumulate<T, M, R, A>(rows, panel->row + j + group * R, panel->k, &panel->ahead, sums + group * M * R);
+    /* Lane (group * M + i) * R + column. */
+    alignas(64) float lanes[kLanes];
+    store<F32>(lanes, lane_sums(sums));
+    for (int64_t group = 0; group < kWide / R; group++)
       for (int i = 0; i < M; i++)
-        _mm_store_ps(out + i * kPanel + j + group * 4, _mm_load_ps(lanes + (group * M + i) * 4));
+        __builtin_memcpy(out + i * kPanel + j + group * R, lanes + (group * M + i) * R, R * sizeof(float));
   }
 }
 
-/* The same for four token rows, of which there are `tiles` times four: the next panel is asked for evenly. */
+/* The same for the token rows of a whole tile, one of `tiles`: the next panel is asked for evenly. */
 template <class T>
-inline void multiply_four(const typename T::Element *x, Panel<T> *panel, int64_t tile, int64_t tiles, float *out) {
-  if (!panel->ahead || tile >= 4) return multiply_panel<T, 4, 0>(x, panel, out);
-  if (tiles == 1) return multiply_panel<T, 4, 4>(x, panel, out);
-  if (tiles == 2) return multiply_panel<T, 4, 2>(x, panel, out);
-  multiply_panel<T, 4, 1>(x, panel, out);
+inline void multiply_tile(const typename T::Element *x, Panel<T> *panel, int64_t tile, int64_t tiles, float *out) {
+  if (!panel->ahead || tile >= kLines) return multiply_panel<T, kTile, 0>(x, panel, out);
+  if (tiles == 1) return multiply_panel<T, kTile, kLines>(x, panel, out);
+  if (tiles == 2) return multiply_panel<T, kTile, kLines / 2>(x, panel, out);
+  multiply_panel<T, kTile, 1>(x, panel, out);
 }
 
 /* out[i * kPanel + j] for m token rows. */
 template <class T>
 inline void multiply_rows(const typename T::Element *x, int64_t m, Panel<T> *panel, float *out) {
   int64_t i = 0;
-  for (; i + 4 <= m; i += 4) multiply_four<T>(x + i * panel->k, panel, i / 4, m / 4, out + i * kPanel);
+  for (; i + kTile <= m; i += kTile)
+    multiply_tile<T>(x + i * panel->k, panel, i / kTile, m / kTile, out + i * kPanel);
   for (; i + 2 <= m; i += 2) {
-    if (panel->ahead && m < 4) multiply_panel<T, 2, 4>(x + i * panel->k, panel, out + i * kPanel);
+    if (panel->ahead && m < kTile) multiply_panel<T, 2, kLines>(x + i * panel->k, panel, out + i * kPanel);
     else multiply_panel<T, 2, 0>(x + i * panel->k, panel, out + i * kPanel);
   }
   for (; i < m; i++) {
-    if (panel->ahead && m == 1) multiply_panel<T, 1, 4>(x + i * panel->k, panel, out + i * kPanel);
+    if (panel->ahead && m == 1) multiply_panel<T, 1, kLines>(x + i * panel->k, panel, out + i * kPanel);
     else multiply_panel<T, 1, 0>(x + i * panel->k, panel, out + i * kPanel);
   }
 }
@@ -125,12 +133,12 @@ inline void rms_norm_row(const typename T::Element *x, const typename T::Element
   Vec sum = zero();
   for (int64_t at = 0; at < k; at += kLanes) {
     Vec value = load<T>(x + at, k - at);
-    sum = _mm512_fmadd_ps(value, value, sum);
+    sum = multiply_add(value, value, sum);
   }
   Vec scale = broadcast(1.0f / __builtin_sqrtf(sum_of(sum) / float(k) + eps));
   for (int64_t at = 0; at < k; at += kLanes) {
-    Vec value = _mm512_mul_ps(load<T>(x + at, k - at), scale);
-    store<T>(out + at, _mm512_mul_ps(value, load<T>(weight + at, k - at)), k - at);
+    Vec value = load<T>(x + at, k - at) * scale;
+    store<T>(out + at, value * load<T>(weight + at, k - at), k - at);
   }
 }
 
@@ -140,9 +148,8 @@ inline void silu_and_mul_row(const typename T::Element *gate, const typename T::
                              typename T::Element *out) {
   for (int64_t at = 0; at < k; at += kLanes) {
     Vec g = load<T>(gate + at, k - at);
-    Vec e = exponential(_mm512_sub_ps(zero(), g));
-    Vec silu = _mm512_div_ps(g, _mm512_add_ps(e, broadcast(1.0f)));
-    store<T>(out + at, _mm512_mul_ps(silu, load<T>(up + at, k - at)), k - at);
+    Vec silu = g / (exponential(zero() - g) + broadcast(1.0f));
+    store<T>(out + at, silu * load<T>(up + at, k - at), k - at);
   }
 }
 

@@ -204,7 +204,10 @@ def _keeps_stored(config: EngineConfig, entry: ModelEntry, checkpoint: Checkpoin
     elif device != "cpu":
         why_not = f"device {device} computes with numbers"
     elif open_library() is None:
-        why_not = "the CPU kernels, which compute with them, are not built or do not serve this processor"
+        why_not = (
+            "the CPU kernels, which compute with them, are not built or do not serve this processor: they need "
+            "x86-64 with AVX2, FMA and F16C"
+        )
     if why_not and config.gguf_weights == "stored":
         raise InvalidArgument(f"gguf_weights 'stored' cannot be done: {why_not}; use 'auto' or 'expanded'")
     return not why_not

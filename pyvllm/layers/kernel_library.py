@@ -24,6 +24,10 @@ TYPE_NUMBERS = {
 #: Parts of unlike types that a weight can have.
 MAX_PARTS = 3
 
+#: Instruction sets that the kernels are compiled for, the fastest first, under the library's numbers
+#: (csrc/kernels/interface.h, which says what of them is needed).
+INSTRUCTION_SETS = {"avx512": 2, "avx2": 1}
+
 
 def open_library() -> tuple[Any, Any] | None:
     """Give cffi's `ffi` and the library; None where it was not built, or has no code for this processor."""
@@ -34,4 +38,9 @@ def open_library() -> tuple[Any, Any] | None:
     if not _LIBRARY.exists():
         return None
     library = ffi.dlopen(str(_LIBRARY))
-    return (ffi, library) if library.vk_is_supported() else None
+    return (ffi, library) if supported_sets(library) else None
+
+
+def supported_sets(library: Any) -> list[str]:
+    """Name the instruction sets that this processor has, the fastest first."""
+    return [name for name, number in INSTRUCTION_SETS.items() if library.vk_is_supported(number)]

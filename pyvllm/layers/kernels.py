@@ -1,7 +1,8 @@
 """The compute kernels of the CPU device: libvllm_kernels.so beside libvllm.so, called through cffi without a copy.
 
-A `Kernels` belongs to one engine. Where the library does not serve the processor, or was not built, there is none, and
-the layers compute with torch.
+A `Kernels` belongs to one engine and computes on the fastest instruction set that the processor has, of those that the
+library is compiled for. Where it has none (x86-64 with AVX2, FMA and F16C is the least), or the library was not built,
+there is none, and the layers compute with torch.
 """
 
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from typing import Any
 
 import torch
 
-from pyvllm.layers.kernel_library import MAX_PARTS, TYPE_NUMBERS, open_library
+from pyvllm.layers.kernel_library import INSTRUCTION_SETS, MAX_PARTS, TYPE_NUMBERS, open_library, supported_sets
 
 #: Element types under the library's numbers.
 TYPES = {
@@ -20,10 +21,18 @@ TYPES = {
 }
 
 
-def load_kernels(num_threads: int) -> "Kernels | None":
-    """Start the kernels with so many threads, the caller's among them; None where this processor has none."""
+def load_kernels(num_threads: int, instruction_set: str | None = None) -> "Kernels | None":
+    """Start the kernels with so many threads, the caller's among them; None where this processor has none.
+
+    instruction_set: one of INSTRUCTION_SETS, for tests and measurements; None where the processor lacks it. By default
+    the fastest that the processor has.
+    """
     found = open_library()
-    return None if found is None else Kernels(*found, num_threads)
+    if found is None:
+        return None
+    sets = supported_sets(found[1])
+    chosen = sets[0] if instruction_set is None else instruction_set
+    return Kernels(*found, num_threads, chosen) if chosen in sets else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +62,13 @@ def plain_rows(matrix: torch.Tensor) -> Rows:
 class Kernels:
     """The library and its threads. For one thread at a time."""
 
-    def __init__(self, ffi: Any, library: Any, num_threads: int) -> None:
-        """Start the threads; they end when this object goes."""
+    def __init__(self, ffi: Any, library: Any, num_threads: int, instruction_set: str) -> None:
+        """Start the threads; they end when this object goes. instruction_set: one that this processor has."""
         self.ffi = ffi
         self.library = library
-        self.pool = ffi.gc(library.vk_pool_create(num_threads), library.vk_pool_destroy)
+        self.instruction_set = instruction_set
+        created = library.vk_pool_create(num_threads, INSTRUCTION_SETS[instruction_set])
+        self.pool = ffi.gc(created, library.vk_pool_destroy)
         if self.pool == ffi.NULL:
             raise MemoryError("the threads of the CPU kernels could not be started: no memory")
 
@@ -89,7 +100,7 @@ class Kernels:
         """Look up rows. token_ids: [T] int64, each below its rows. Gives [T, E]."""
         out = torch.empty((len(token_ids), table.struct.k), dtype=dtype)
         ids = self.ffi.cast("int64_t *", token_ids.data_ptr())
-        self.library.vk_embed_run(table.struct, TYPES[dtype], ids, len(token_ids), self.pointer(out))
+        self.library.vk_embed_run(self.pool, table.struct, TYPES[dtype], ids, len(token_ids), self.pointer(out))
         return out
 
     def run_layers(self, layers: Any, count: int, step: "KernelStep", x: torch.Tensor) -> None:
