@@ -4,6 +4,7 @@
 #include "dequantise.h"
 #include "pool.h"
 #include "rows.h"
+#include "stored.h"
 
 namespace {
 
@@ -53,6 +54,10 @@ void project_rows(void *argument, int64_t task, int worker) {
     int64_t tokens = job.m - token < kTokens ? job.m - token : kTokens;
     for (int64_t row = first, at = 0; row < last; row += kPanel, at++) {
       int64_t here = last - row < kPanel ? last - row : kPanel;
+      if (kMultipliesStored && job.m == 1 && multiply_stored_rows<T>(job.linear, job.x, row, here, products)) {
+        finish<T>(job, products, 0, 1, row, here);
+        continue;
+      }
       if (token == 0) w[at] = rows.get(row, here, &next[at]);
       Panel<T> panel(w[at], here, k, token == 0 ? next[at] : nullptr);
       multiply_rows<T>(job.x + token * k, tokens, &panel, products);

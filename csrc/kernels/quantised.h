@@ -156,12 +156,17 @@ struct Q6_K {
   }
 };
 
+template <class Q>
+inline void ask_ahead(const uint8_t *block) {
+  for (int64_t line = 0; line < Q::kBytes; line += 64) __builtin_prefetch(block + kBlocksAhead + line, 0, 2);
+}
+
 /* Writes `count` elements of whole blocks of type Q as T. */
 template <class Q, class T>
 inline void expand(const void *from, int64_t count, typename T::Element *out) {
   const uint8_t *block = static_cast<const uint8_t *>(from);
   for (int64_t at = 0; at < count; at += Q::kElements, block += Q::kBytes) {
-    for (int64_t line = 0; line < Q::kBytes; line += 64) __builtin_prefetch(block + kBlocksAhead + line, 0, 2);
+    ask_ahead<Q>(block);
     Q::template expand<T>(block, out + at);
   }
 }

@@ -11,6 +11,8 @@ namespace {
 using Vec = __m256;
 using Mask = __m256i;
 constexpr int64_t kLanes = 8;
+/* A block of 32 is four vectors and more, which run out beside a sum: expanded rows take half the time. */
+constexpr bool kMultipliesStored = false;
 
 inline Mask first_lanes(int64_t count) {
   int within = count < kLanes ? int(count) : int(kLanes);

@@ -11,6 +11,8 @@ namespace {
 using Vec = __m512;
 using Mask = __mmask16;
 constexpr int64_t kLanes = 16;
+/* Whether stored blocks are best multiplied in registers: a block of 32 is one or two vectors here. */
+constexpr bool kMultipliesStored = true;
 
 inline Mask first_lanes(int64_t count) { return count >= kLanes ? 0xFFFF : Mask((1u << count) - 1); }
 inline Vec select(Mask mask, Vec chosen, Vec others) { return _mm512_mask_blend_ps(mask, others, chosen); }
