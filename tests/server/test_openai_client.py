@@ -31,7 +31,7 @@ CLOCK = {"type": "function", "function": {"name": "clock"}}
 
 @pytest.fixture
 def ai(server):
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=280) as client:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=1000) as client:
         yield client
 
 
@@ -307,7 +307,7 @@ def test_priority_and_prefetch_act_on_a_server_that_has_them(model):
 def test_smollm2_holds_a_conversation(smollm2_gguf):
     flags = ("--served-model-name", "smol", "--max-model-len", "512", "--dtype", "float32")
     server = ServerProcess("--model", str(smollm2_gguf), *flags)
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=280) as ai:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=1000) as ai:
         turns = [{"role": "user", "content": "What is the capital of France?"}]
         first = ai.chat.completions.create(model="smol", messages=turns, temperature=0, max_tokens=24)
         assert "Paris" in first.choices[0].message.content
