@@ -120,6 +120,7 @@ def _byte_fallback(piece: Piece, first: bool) -> Piece:
 
 def _metaspace(replacement: str, prepended: bool) -> Step:
     """Turn the replacement into spaces, or into nothing in the first token of a text that one was put before."""
+
     def step(piece: Piece, first: bool) -> Piece:
         if isinstance(piece, bytes):
             return piece
@@ -141,6 +142,7 @@ def _replace(pattern: object, content: str) -> Step:
 
 def _strip(content: str, start: int, stop: int) -> Step:
     """Take at most `start` times the character `content` off a token's start, and at most `stop` times off its end."""
+
     def step(piece: Piece, first: bool) -> Piece:
         if isinstance(piece, bytes):
             return piece
@@ -165,6 +167,7 @@ def _word_piece(prefix: str, cleanup: bool) -> Step:
 
     cleanup: also close up English punctuation and contractions.
     """
+
     def step(piece: Piece, first: bool) -> Piece:
         if isinstance(piece, bytes):
             return piece
