@@ -123,16 +123,26 @@ static vllm_status refuse_number(const char* function, const char* name, int32_t
             return refuse(__func__, problem); \
     } while (0)
 
+/* Start Python, and be in a call until `leave`, if the status is VLLM_OK. */
+static vllm_status begin(void)
+{
+    vllm_status status = vllm__start();
+    if (status == VLLM_OK)
+        vllm__enter();
+    return status;
+}
+
 #define START_PYTHON() \
     do { \
-        vllm_status started_ = vllm__start(); \
+        vllm_status started_ = begin(); \
         if (started_ != VLLM_OK) \
             return started_; \
     } while (0)
 
-/* What a callback's own failed call left must not outlive the success of the call around it. */
+/* End the call. What a callback's own failed call left must not outlive the success of the call around it. */
 static vllm_status leave(vllm_status status)
 {
+    vllm__leave();
     if (status == VLLM_OK)
         vllm__clear_error();
     return status;
@@ -180,7 +190,7 @@ VLLM_API vllm_status vllm_engine_load(const vllm_model_params* params, vllm_engi
 
 VLLM_API void vllm_engine_free(vllm_engine* engine)
 {
-    if (engine && vllm__start() == VLLM_OK)
+    if (engine && begin() == VLLM_OK)
         leave(vllm__py_engine_free(engine));
 }
 
@@ -292,7 +302,7 @@ VLLM_API bool vllm_request_done(const vllm_request* request)
     bool is_done = false;
     if (!request)
         refuse(__func__, "request is NULL");
-    else if (vllm__start() == VLLM_OK && leave(vllm__py_request_done(request, &is_done)) != VLLM_OK)
+    else if (begin() == VLLM_OK && leave(vllm__py_request_done(request, &is_done)) != VLLM_OK)
         is_done = false;
     return is_done;
 }
@@ -302,14 +312,14 @@ VLLM_API const char* vllm_request_error(const vllm_request* request)
     const char* text = "";
     if (!request)
         refuse(__func__, "request is NULL");
-    else if (vllm__start() == VLLM_OK && leave(vllm__py_request_error(request, &text)) != VLLM_OK)
+    else if (begin() == VLLM_OK && leave(vllm__py_request_error(request, &text)) != VLLM_OK)
         text = "";
     return text;
 }
 
 VLLM_API void vllm_request_free(vllm_request* request)
 {
-    if (request && vllm__start() == VLLM_OK)
+    if (request && begin() == VLLM_OK)
         leave(vllm__py_request_free(request));
 }
 
@@ -356,12 +366,14 @@ VLLM_API int32_t vllm_server_main(int32_t argc, const char* const* argv)
     int32_t code = 1;
     if (argc < 0 || (argc > 0 && !argv))
         return refuse(__func__, "argc must not be negative, and argv not NULL when argc is above 0");
-    if (vllm__start() != VLLM_OK)
+    if (begin() != VLLM_OK)
         return 1;
+    vllm_status status = VLLM_ERR_RUNTIME;
     int stop_fd = vllm__take_signals();
-    if (stop_fd < 0)
-        return 1;
-    vllm_status status = leave(vllm__py_server_main(argc, argv, stop_fd, &code));
-    vllm__leave_signals();
+    if (stop_fd >= 0) {
+        status = vllm__py_server_main(argc, argv, stop_fd, &code);
+        vllm__leave_signals();
+    }
+    leave(status);
     return status == VLLM_OK ? code : 1;
 }

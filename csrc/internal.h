@@ -22,6 +22,14 @@ vllm_status vllm__start(void);
  * host's own, or was not started, or belongs to the parent of this process. */
 bool vllm__refuse_calls(void);
 
+/* leave.c: around every call into Python, so that a thread that ends the process stops what computes first. */
+void vllm__enter(void);
+void vllm__leave(void);
+
+/* leave.c: while it is held, no thread registers the exit handler anew. */
+void vllm__hold_guard(void);
+void vllm__release_guard(void);
+
 /* home.c: where to find Python. */
 typedef struct vllm__home {
     char program[4096 + 64]; /* the interpreter to behave as */

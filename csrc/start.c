@@ -29,16 +29,37 @@ void vllm__mark_bound(void)
     is_bound = true;
 }
 
-/* A child has none of the threads that the interpreter and the engines had, and maybe a held lock. */
-static void mark_child(void)
+/* A child has none of the threads that the interpreter and the engines had, and maybe locks that they held. Two it needs
+ * when it calls exit(), whose destructors of torch take the GIL: that, so the thread that forks holds it then, and in the
+ * child for ever; and the lock of exit()'s list, which only leave.c takes without the GIL. */
+static _Thread_local bool forks_with_gil;
+static _Thread_local PyGILState_STATE gil_before_fork;
+
+static void before_fork(void)
 {
+    forks_with_gil = owns_interpreter && __atomic_load_n(&state, __ATOMIC_ACQUIRE) == READY;
+    if (forks_with_gil)
+        gil_before_fork = PyGILState_Ensure();
+    vllm__hold_guard();
+}
+
+static void after_fork_in_parent(void)
+{
+    vllm__release_guard();
+    if (forks_with_gil)
+        PyGILState_Release(gil_before_fork);
+}
+
+static void after_fork_in_child(void)
+{
+    vllm__release_guard();
     if (__atomic_load_n(&state, __ATOMIC_ACQUIRE) != NOT_STARTED)
         __atomic_store_n(&state, FORKED, __ATOMIC_RELEASE);
 }
 
 __attribute__((constructor)) static void guard_against_fork(void)
 {
-    pthread_atfork(NULL, NULL, mark_child);
+    pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
 /* ---- the interpreter ---- */

@@ -79,10 +79,10 @@ def test_unknown_field_is_ignored_and_named_once(model):
     server = ServerProcess("--model", model)
     with server.client() as client:
         for _ in range(3):
-            assert client.post("/v1/completions", json={**BODY, "user": "me", "frequency": 1}).status_code == 200
+            assert client.post("/v1/completions", json={**BODY, "flavour": "me", "frequency": 1}).status_code == 200
     server.stop()
     text = "".join(server.log)
-    assert text.count("unknown request field 'user' is ignored") == 1
+    assert text.count("unknown request field 'flavour' is ignored") == 1
     assert text.count("unknown request field 'frequency' is ignored") == 1
 
 

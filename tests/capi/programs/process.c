@@ -1,5 +1,7 @@
 /* Signals, fork and stdout of the host, with Python started. Usage: process MODEL */
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -7,6 +9,7 @@
 
 static vllm_engine* engine;
 static vllm_sampling_params sampling;
+static atomic_bool is_enough;
 
 enum { N_WATCHED = 7 };
 static const int WATCHED[N_WATCHED] = {SIGINT, SIGTERM, SIGPIPE, SIGSEGV, SIGFPE, SIGCHLD, SIGHUP};
@@ -46,6 +49,18 @@ static int early_child(void)
     return 0;
 }
 
+/* Holds the interpreter's lock most of the time. */
+static void* generate(void* nothing)
+{
+    vllm_completion out;
+    vllm_sampling_params params = greedy(100);
+    while (!is_enough) {
+        CHECK(vllm_complete(engine, "A", &params, &out) == VLLM_OK);
+        vllm_completion_free(&out);
+    }
+    return nothing;
+}
+
 static void check_child(int (*body)(void))
 {
     int status = -1;
@@ -59,6 +74,7 @@ static void check_child(int (*body)(void))
 
 int main(int argc, char** argv)
 {
+    pthread_t thread;
     vllm_completion out;
     vllm_model_params params = vllm_model_params_default();
     params.model_path = argv[argc - 1];
@@ -69,7 +85,11 @@ int main(int argc, char** argv)
     check_child(early_child);
     CHECK(vllm_engine_load(&params, &engine) == VLLM_OK);
     check_handlers_are_as_at_start();
-    check_child(child);
+    CHECK(pthread_create(&thread, NULL, generate, NULL) == 0);
+    for (int i = 0; i < 20; i++)
+        check_child(child);
+    is_enough = true;
+    CHECK(pthread_join(thread, NULL) == 0);
     CHECK(vllm_complete(engine, "A", &sampling, &out) == VLLM_OK);
     vllm_completion_free(&out);
     check_handlers_are_as_at_start();
