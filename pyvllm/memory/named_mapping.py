@@ -5,14 +5,11 @@ import mmap
 import os
 import queue
 import threading
-from contextlib import suppress
 
 #: Bytes of a huge page; weights are read a third to twice as fast through them as through pages of 4 KiB.
 HUGE_PAGE_BYTES = 2 * 2**20
 #: Of Linux 6.1 (include/uapi/asm-generic/mman-common.h); Python's mmap has no name for it.
 _MADV_COLLAPSE = 25
-#: As setpriority(2) counts.
-_LOWEST_PRIORITY = 19
 #: Huge pages that are made in one call: a closing memory waits for no more than that.
 _PIECE_PAGES = 16
 
@@ -66,7 +63,8 @@ class PageMaker:
     """The thread that makes huge pages, beside the reading of the weights and what computes.
 
     Where memory is in pieces the system first moves others' pages together, which can take longer than the reading. It
-    has the lowest priority, so that it gets the cores when nothing else wants them.
+    has the priority of the others: with a lower one it would get no core beside threads that compute, and they would go
+    on through small pages.
     """
 
     def __init__(self) -> None:
@@ -95,9 +93,6 @@ class PageMaker:
         self.settle()
 
     def _run(self) -> None:
-        with suppress(OSError):
-            # Of this thread alone. Source: setpriority(2), "C library/kernel differences".
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
         while (mapping := self._mappings.get()) is not None:
             starts = mapping.huge_pages()
             for at in range(0, len(starts), _PIECE_PAGES):
