@@ -105,7 +105,8 @@ class _EngineCollector:
         yield self._gauge("vllm:kv_cache_usage_perc", "Part of the cache in use; 1 is all of it.", stats.cache_usage)
         yield self._counter("vllm:num_preemptions", "Requests taken out of the batch again.", stats.num_preemptions)
         yield self._counter("vllm:num_steps", "Steps that were computed.", stats.num_steps)
-        yield self._counter("vllm:offload_bus_bytes", "Bytes of weights that crossed the bus.", stats.bus_bytes)
+        about_bus = "Bytes of weights read across the bus; of routed experts, at most those that a step can reach."
+        yield self._counter("vllm:offload_bus_bytes", about_bus, stats.bus_bytes)
         text = "Times that compute came to a streamed layer."
         yield self._counter("vllm:offload_prefetch_waits", text, stats.prefetch_waits)
         text = "Seconds that the engine's thread waited for streamed layers."
