@@ -28,7 +28,7 @@ void vllm__set_error(const char* text);
 void vllm__mark_bound(void);
 
 /* Stop computing before torch is destroyed at the end of the process: see leave.c. Called when torch is loaded, and after
- * whatever may have been the first call of one of its functions. It takes a few microseconds. */
+ * whatever may have been the first call of one of its functions. It may be called often. */
 void vllm__guard_exit(void);
 
 /* Copy length bytes and a NUL into memory that vllm_string_free frees; NULL when there is none. */

@@ -102,6 +102,7 @@ def choice(*allowed: str) -> Rule:
     """
 
     def rule(value: object, path: str, problems: Problems) -> object:
+        """Give the value back; add a problem when it is none of `allowed`."""
         if isinstance(value, str) and value in allowed:
             return allowed[allowed.index(value)]
         near = _nearest(value, allowed) if isinstance(value, str) else None

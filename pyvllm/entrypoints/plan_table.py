@@ -42,6 +42,7 @@ def print_plan(document: Document, model: str, *, with_names: bool = False, cons
     target = console or Console(highlight=False)
 
     def table(rows: Rows) -> Table:
+        """Lay out a head row and its rows; numbers stand to the right."""
         made = Table(box=None, pad_edge=False, header_style="bold")
         for position, title in enumerate(rows[0]):
             made.add_column(title, justify="left" if position == 0 else "right", overflow="fold")

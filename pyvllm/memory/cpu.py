@@ -7,7 +7,6 @@ Linux names in /proc/self/maps. A tier below memory (weights read from the file 
 
 import ctypes
 import mmap
-import queue
 import resource
 import threading
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from pathlib import Path
 from pyvllm.errors import DoesNotFit
 from pyvllm.memory.base import Memory, Pool, Region, Room, Tensor, TensorAt, pack, region_bytes
 from pyvllm.memory.named_mapping import NamedMapping, PageMaker
+from pyvllm.memory.worker import Worker
 
 
 class _Ticket:
@@ -36,32 +36,6 @@ class _Ticket:
         self.done.set()
 
 
-class _Copier:
-    """The thread that copies; it is started with the first ticket."""
-
-    def __init__(self) -> None:
-        self._tickets: queue.SimpleQueue[_Ticket | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-
-    def take(self, ticket: _Ticket) -> None:
-        """Queue the ticket."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="vllm-reader", daemon=True)
-            self._thread.start()
-        self._tickets.put(ticket)
-
-    def close(self) -> None:
-        """End the thread after what is queued."""
-        if self._thread is not None:
-            self._tickets.put(None)
-            self._thread.join()
-            self._thread = None
-
-    def _run(self) -> None:
-        while (ticket := self._tickets.get()) is not None:
-            ticket.run()
-
-
 class CpuMemory(Memory):
     """The host's memory under two names, one thread that copies between them and one that makes huge pages."""
 
@@ -78,7 +52,7 @@ class CpuMemory(Memory):
         self._device_limit = device_limit
         self._device_bytes = 0
         self._regions: list[Region] = []
-        self._copier = _Copier()
+        self._copier = Worker("vllm-reader")
         self._page_maker = PageMaker()
 
     def device_room(self) -> Room:
@@ -128,7 +102,7 @@ class CpuMemory(Memory):
         Whatever was computed before this call has ended when it returns on a CPU, so the destination is free already.
         """
         ticket = _Ticket(copies)
-        self._copier.take(ticket)
+        self._copier.take(ticket.run)
         return ticket
 
     def wait_copy(self, ticket: object) -> None:
@@ -147,7 +121,7 @@ class CpuMemory(Memory):
     def close(self) -> None:
         """End the threads: the copying one after what is queued."""
         self._page_maker.close()
-        self._copier.close()
+        self._copier.finish()
         self._regions.clear()
 
 

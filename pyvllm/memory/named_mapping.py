@@ -3,8 +3,10 @@
 import ctypes
 import mmap
 import os
-import queue
 import threading
+from functools import partial
+
+from pyvllm.memory.worker import Worker
 
 #: Bytes of a huge page; weights are read a third to twice as fast through them as through pages of 4 KiB.
 HUGE_PAGE_BYTES = 2 * 2**20
@@ -69,34 +71,25 @@ class PageMaker:
 
     def __init__(self) -> None:
         """Start nothing yet."""
-        self._mappings: queue.SimpleQueue[NamedMapping | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._worker = Worker("vllm-pages")
         self._is_closing = threading.Event()
 
     def take(self, mapping: NamedMapping) -> None:
         """Queue a mapping that may have huge pages."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="vllm-pages", daemon=True)
-            self._thread.start()
-        self._mappings.put(mapping)
+        self._worker.take(partial(self._make, mapping))
 
     def settle(self) -> None:
         """Wait until all is done that was queued."""
-        if self._thread is not None:
-            self._mappings.put(None)
-            self._thread.join()
-            self._thread = None
+        self._worker.finish()
 
     def close(self) -> None:
         """Leave off."""
         self._is_closing.set()
         self.settle()
 
-    def _run(self) -> None:
-        while (mapping := self._mappings.get()) is not None:
-            starts = mapping.huge_pages()
-            for at in range(0, len(starts), _PIECE_PAGES):
-                if self._is_closing.is_set():
-                    return
-                mapping.make_huge(starts[at], min(_PIECE_PAGES, len(starts) - at))
-            del mapping  # the last of a freed region may be here
+    def _make(self, mapping: NamedMapping) -> None:
+        starts = mapping.huge_pages()
+        for at in range(0, len(starts), _PIECE_PAGES):
+            if self._is_closing.is_set():
+                return
+            mapping.make_huge(starts[at], min(_PIECE_PAGES, len(starts) - at))

@@ -102,6 +102,7 @@ def _byte_level() -> Step:
     alphabet = byte_alphabet()
 
     def step(piece: Piece, first: bool) -> Piece:
+        """Give the bytes of a piece that is no bytes yet."""
         if isinstance(piece, bytes):
             return piece
         try:
@@ -144,6 +145,7 @@ def _strip(content: str, start: int, stop: int) -> Step:
     """Take at most `start` times the character `content` off a token's start, and at most `stop` times off its end."""
 
     def step(piece: Piece, first: bool) -> Piece:
+        """Give the text without those characters; bytes stay."""
         if isinstance(piece, bytes):
             return piece
         low, high = 0, len(piece)
@@ -169,6 +171,7 @@ def _word_piece(prefix: str, cleanup: bool) -> Step:
     """
 
     def step(piece: Piece, first: bool) -> Piece:
+        """Give the text with its space; bytes stay."""
         if isinstance(piece, bytes):
             return piece
         if not first:
