@@ -178,7 +178,7 @@ void attend(void *argument, int64_t number, int worker) {
   const vk_span &span = job.step->spans[task.span];
   int64_t D = layer->head_dim, group = layer->num_heads / layer->num_kv_heads, wide = (D + 63) / 64 * 64;
   int64_t stride = (layer->num_heads + 2 * layer->num_kv_heads) * D, rows = (task.last - task.first) * group;
-  float *sums = static_cast<float *>(pool_scratch(job.step->pool, worker, size_t(kQueries * wide) * sizeof(float)));
+  float *sums = static_cast<float *>(pool_scratch(job.step->pool, worker));
   for (int64_t row = 0; row < rows; row += kQueries) {
     Tile<T> tile;
     int64_t number_of[kQueries];

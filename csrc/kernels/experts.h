@@ -53,7 +53,7 @@ template <class T>
 void route_token(void *argument, int64_t token, int worker) {
   const Routing<T> &job = *static_cast<const Routing<T> *>(argument);
   int64_t E = job.layer->num_experts, k = job.layer->top_k;
-  auto *likely = static_cast<float *>(pool_scratch(job.pool, worker, size_t(E + kLanes) * sizeof(float)));
+  auto *likely = static_cast<float *>(pool_scratch(job.pool, worker));
   softmax_row<T>(job.scores + token * E, E, likely);
   float total = 0;
   for (int64_t rank = 0; rank < k; rank++) {
@@ -99,7 +99,7 @@ void project_expert(void *argument, int64_t task, int worker) {
   const vk_linear *linear = job.linears + number;
   Projection<T> one = {linear,  job.pool, job.x + first * linear->k, nullptr, job.out + first * linear->n,
                        job.rows[2 * number + 1]};
-  project_rows<T>(&one, task % job.tasks_per_expert, worker);
+  project_rows<T>(one, task % job.tasks_per_expert, task, worker);
 }
 
 /* out [num_routes, n] = each gathered row of x [num_routes, k] times its expert's rows of `stack`; false: no memory. */
@@ -120,7 +120,7 @@ bool project_routed(vk_pool *pool, const vk_linear *stack, int64_t num_experts, 
     rows[2 * count + 1] = first[expert + 1] - first[expert];
     count++;
   }
-  int64_t tasks = (n + kPanels * kPanel - 1) / (kPanels * kPanel);
+  int64_t tasks = tasks_of(n);
   expect(pool, stack->next);
   Grouped<T> job = {pool, linears, rows, x, out, tasks};
   pool_run(pool, project_expert<T>, &job, count * tasks, projection_nanoseconds(count * n * stack->k, 1));

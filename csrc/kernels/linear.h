@@ -1,16 +1,10 @@
 /* Projections: every weight row is read once for all tokens of the step. */
 #ifndef VLLM_KERNELS_LINEAR_H
 #define VLLM_KERNELS_LINEAR_H
-#include "dequantise.h"
-#include "pool.h"
-#include "rows.h"
 #include "stored.h"
 
 namespace {
 
-/* Panels of a task: enough that a task outlasts the taking of its ticket, few enough that all threads end together, and
- * what they write of a row is whole cache lines. */
-constexpr int64_t kPanels = 2;
 /* Tokens of a block: what is written for them stays in the first cache until its lines are full. */
 constexpr int64_t kTokens = 64;
 
@@ -41,49 +35,36 @@ inline void finish(const Projection<T> &job, const float *products, int64_t toke
   }
 }
 
+/* Task number `task` of a projection, which is the job's task number `of_job`. */
 template <class T>
-void project_rows(void *argument, int64_t task, int worker) {
-  const Projection<T> &job = *static_cast<const Projection<T> *>(argument);
-  int64_t k = job.linear->k, first = task * kPanels * kPanel;
-  int64_t last = first + kPanels * kPanel < job.linear->n ? first + kPanels * kPanel : job.linear->n;
+inline void project_rows(const Projection<T> &job, int64_t task, int64_t of_job, int worker) {
+  int64_t k = job.linear->k;
   alignas(64) float products[kTokens * kPanel];
-  const char *next[kPanels];
-  const typename T::Element *w[kPanels];
-  WorkerRows<T> rows(job.linear, job.pool, worker, last - first);
+  TaskRows<T> rows(job.linear, job.pool, worker, task, of_job);
   for (int64_t token = 0; token < job.m; token += kTokens) {
     int64_t tokens = job.m - token < kTokens ? job.m - token : kTokens;
-    for (int64_t row = first, at = 0; row < last; row += kPanel, at++) {
-      int64_t here = last - row < kPanel ? last - row : kPanel;
-      if (kMultipliesStored && job.m == 1 && multiply_stored_rows<T>(job.linear, job.x, row, here, products)) {
-        finish<T>(job, products, 0, 1, row, here);
-        continue;
-      }
-      if (token == 0) w[at] = rows.get(row, here, &next[at]);
-      Panel<T> panel(w[at], here, k, token == 0 ? next[at] : nullptr);
-      multiply_rows<T>(job.x + token * k, tokens, &panel, products);
-      finish<T>(job, products, token, tokens, row, here);
+    for (int64_t at = 0; at < rows.size(); at += kPanel) {
+      int64_t count = rows.size() - at < kPanel ? rows.size() - at : kPanel;
+      const typename T::Element *x = job.x + token * k;
+      if (!multiply_few<T>(x, job.m, k, count, &rows, products)) multiply_panel<T>(x, tokens, k, at, &rows, products);
+      finish<T>(job, products, token, tokens, rows.first() + at, count);
     }
   }
+}
+
+template <class T>
+void project_task(void *argument, int64_t task, int worker) {
+  project_rows<T>(*static_cast<const Projection<T> *>(argument), task, task, worker);
 }
 
 /* About 8 elements a nanosecond are read from memory, and 100 multiplied. */
 inline int64_t projection_nanoseconds(int64_t elements, int64_t m) { return elements / 8 + elements * m / 100; }
 
-/* Has memory for the rows of a task, where they must be expanded; false when the system has none. */
-template <class T>
-bool reserve_rows(vk_pool *pool, const vk_linear *linear) {
-  if (linear->num_parts == 1 && linear->parts[0].type == T::kType) return true;
-  return pool_reserve(pool, size_t(kPanels * kPanel * linear->k) * sizeof(typename T::Element));
-}
-
-inline int64_t tasks_of(const vk_linear *linear) { return (linear->n + kPanels * kPanel - 1) / (kPanels * kPanel); }
-
 /* Lets waiting threads ask for a weight that is in one part. */
 inline void expect(vk_pool *pool, const vk_linear *linear) {
   if (!linear || linear->num_parts != 1) return;
   const vk_part &part = linear->parts[0];
-  int64_t task_bytes = row_at(part, kPanels * kPanel, linear->k) - static_cast<const char *>(part.rows);
-  pool_expect(pool, static_cast<const char *>(part.rows), task_bytes, tasks_of(linear));
+  pool_expect(pool, row_at(part, 0, linear->k), kTaskRows * row_bytes(part.type, linear->k), tasks_of(linear->n));
 }
 
 /* out [m, n] = x [m, k] W^T + bias + residual; false when there is no memory. */
@@ -93,7 +74,7 @@ bool project(vk_pool *pool, const vk_linear *linear, const typename T::Element *
   if (!reserve_rows<T>(pool, linear)) return false;
   Projection<T> job = {linear, pool, x, residual, out, m};
   expect(pool, linear->next);
-  pool_run(pool, project_rows<T>, &job, tasks_of(linear), projection_nanoseconds(linear->n * linear->k, m));
+  pool_run(pool, project_task<T>, &job, tasks_of(linear->n), projection_nanoseconds(linear->n * linear->k, m));
   return true;
 }
 

@@ -47,6 +47,12 @@ struct Reader {
   const char *at = nullptr, *end = nullptr;
 };
 
+/* What a worker has noted of one of its tasks. */
+struct alignas(64) Note {
+  uint64_t job;
+  int64_t task, note;
+};
+
 struct Buffer {
   void *data;
   size_t nbytes;
@@ -74,6 +80,8 @@ struct vk_pool {
   int size;
   const vk_functions *functions;
   Range ranges[kMaxThreads];
+  Note notes[kMaxThreads];
+  uint64_t number; /* of the job */
   alignas(64) std::atomic<int64_t> done;
   alignas(64) std::atomic<uint32_t> news;
   std::atomic<int32_t> sleepers;
@@ -102,14 +110,16 @@ bool read_ahead(vk_pool *pool, int worker, Reader *reader) {
   const Ahead &ahead = pool->ahead;
   uint32_t number = ahead.number.load(std::memory_order_acquire);
   if (number != reader->number) {
-    int64_t tasks = ahead.tasks.load(std::memory_order_relaxed), nbytes = ahead.task_bytes.load(std::memory_order_relaxed);
+    int64_t tasks = ahead.tasks.load(std::memory_order_relaxed);
+    int64_t nbytes = ahead.task_bytes.load(std::memory_order_relaxed);
     int64_t first = first_of(tasks, worker, pool->size), end = first_of(tasks, worker + 1, pool->size);
     int64_t wanted = (end - first) * nbytes < kAheadBytes ? (end - first) * nbytes : kAheadBytes;
     reader->number = number;
     reader->at = ahead.rows.load(std::memory_order_relaxed) + first * nbytes;
     reader->end = reader->at + wanted;
   }
-  for (int line = 0; line < 8 && reader->at < reader->end; line++, reader->at += kLine) __builtin_prefetch(reader->at, 0, 2);
+  for (int line = 0; line < 8 && reader->at < reader->end; line++, reader->at += kLine)
+    __builtin_prefetch(reader->at, 0, 2);
   return reader->at < reader->end;
 }
 
@@ -215,23 +225,36 @@ int pool_size(const vk_pool *pool) { return pool->size; }
 const vk_functions *pool_functions(const vk_pool *pool) { return pool->functions; }
 
 void pool_run(vk_pool *pool, vk_task task, void *job, int64_t count, int64_t nanoseconds) {
-  if (pool->size == 1 || count == 1 || nanoseconds < kAloneNanoseconds) {
-    for (int64_t number = 0; number < count; number++) task(job, number, 0);
-    return;
-  }
+  bool is_alone = count == 1 || nanoseconds < kAloneNanoseconds;
+  int workers = is_alone ? 1 : pool->size;
   pool->task = task;
   pool->job = job;
+  pool->number++;
   pool->done.store(0, std::memory_order_relaxed);
-  for (int worker = 0; worker < pool->size; worker++) {
-    uint64_t first = uint64_t(first_of(count, worker, pool->size)), end = uint64_t(first_of(count, worker + 1, pool->size));
+  for (int worker = 0; worker < workers; worker++) {
+    uint64_t first = uint64_t(first_of(count, worker, workers)), end = uint64_t(first_of(count, worker + 1, workers));
     pool->ranges[worker].word.store(end << kBits | first, std::memory_order_release);
   }
-  wake(pool);
+  if (workers > 1) wake(pool);
   work(pool, 0);
   for (int turn = 1; pool->done.load(std::memory_order_acquire) < count; turn++) {
     if (!read_ahead(pool, 0, &pool->caller)) relax();
     if (turn % 4096 == 0) sched_yield();
   }
+}
+
+bool pool_is_next(const vk_pool *pool, int worker, int64_t task) {
+  uint64_t word = pool->ranges[worker].word.load(std::memory_order_relaxed);
+  return int64_t(word & kMask) == task && task < int64_t(word >> kBits);
+}
+
+int64_t pool_note(const vk_pool *pool, int worker, int64_t task) {
+  const Note &note = pool->notes[worker];
+  return note.job == pool->number && note.task == task ? note.note : 0;
+}
+
+void pool_take_note(vk_pool *pool, int worker, int64_t task, int64_t note) {
+  pool->notes[worker] = {pool->number, task, note};
 }
 
 void pool_expect(vk_pool *pool, const char *rows, int64_t task_bytes, int64_t tasks) {
@@ -249,4 +272,4 @@ bool pool_reserve(vk_pool *pool, size_t nbytes) {
   return true;
 }
 
-void *pool_scratch(vk_pool *pool, int worker, size_t nbytes) { return grown(&pool->scratch[worker], nbytes); }
+void *pool_scratch(const vk_pool *pool, int worker) { return pool->scratch[worker].data; }

@@ -16,10 +16,15 @@ void pool_run(vk_pool *pool, vk_task task, void *job, int64_t count, int64_t nan
  * for the beginning of its own part, so that memory is not idle while others end their tasks or the caller does what
  * is not shared. */
 void pool_expect(vk_pool *pool, const char *rows, int64_t task_bytes, int64_t tasks);
+/* Whether a task is the next of those that are the worker's own, as far as it has come. */
+bool pool_is_next(const vk_pool *pool, int worker, int64_t task);
+/* What a worker has noted in this job for one of its later tasks; 0: nothing. It remembers the last note only. */
+int64_t pool_note(const vk_pool *pool, int worker, int64_t task);
+void pool_take_note(vk_pool *pool, int worker, int64_t task, int64_t note);
 /* Memory that stays with the pool, 64-byte aligned: some pieces that a job's caller fills, and one for each worker.
  * NULL when the system has none; a worker's own is there once pool_reserve has said so. */
 enum { POOL_NORMED, POOL_WIDE, POOL_MIXED, POOL_TASKS, POOL_ROWS, POOL_ROUTES, POOL_PIECES };
 void *pool_shared(vk_pool *pool, int piece, size_t nbytes);
 bool pool_reserve(vk_pool *pool, size_t nbytes);
-void *pool_scratch(vk_pool *pool, int worker, size_t nbytes);
+void *pool_scratch(const vk_pool *pool, int worker);
 #endif

@@ -7,6 +7,9 @@ namespace {
 
 /* Weight rows that are multiplied together. */
 constexpr int64_t kPanel = 16;
+/* Weight rows of a task: enough that a task outlasts the taking of its ticket, few enough that all threads end
+ * together, and what they write of a token is whole cache lines. */
+constexpr int64_t kTaskRows = 2 * kPanel;
 /* Bytes of a cache line. */
 constexpr int64_t kLine = 64;
 /* Lines that four weight rows take in a step, at most. */
@@ -15,22 +18,35 @@ constexpr int kLines = int(4 * kLanes * sizeof(float) / kLine);
 template <int M>
 constexpr int kRows = M == 1 ? 8 : 4;
 
-/* sums[i * R + j] = the lanewise products of x row i and w row j, for M token rows and R weight rows of k elements.
- * At each step A lines for every four of them are asked for from `ahead` on, which is moved. */
-template <class T, int M, int R, int A>
-inline __attribute__((always_inline)) void accumulate(const typename T::Element *const x[M],
-                                                      const typename T::Element *const w[R], int64_t k,
-                                                      const char **ahead, Vec *sums) {
+/* What is done while rows are multiplied, a little of it at each step: nothing, */
+struct Nothing {
+  void step() {}
+};
+
+/* or N cache lines asked for, one after the other. */
+template <int N>
+struct Asking {
+  const char *line;
+
+  void step() {
+    for (int i = 0; i < N; i++) __builtin_prefetch(line + i * kLine, 0, 2);
+    line += N * kLine;
+  }
+};
+
+/* sums[i * R + j] = the lanewise products of x row i and w row j, for M token rows and R weight rows of k elements. */
+template <class T, int M, int R, class W>
+VK_INLINE void accumulate(const typename T::Element *const x[M], const typename T::Element *const w[R], int64_t k,
+                          W *meanwhile, Vec *sums) {
   using D = Dot<T>;
   Vec acc[M * R];
-  const char *line = *ahead;
+  W other = *meanwhile;
   for (int i = 0; i < M * R; i++) acc[i] = zero();
   int64_t at = 0;
   for (; at + D::kStep <= k; at += D::kStep) {
     typename D::Lanes lanes[M];
     for (int i = 0; i < M; i++) lanes[i] = D::get(x[i] + at);
-    for (int a = 0; a < A * R / 4; a++) __builtin_prefetch(line + a * kLine, 0, 2);
-    line += A * R / 4 * kLine;
+    other.step();
     for (int j = 0; j < R; j++) {
       typename D::Lanes weight = D::get(w[j] + at);
       for (int i = 0; i < M; i++) acc[i * R + j] = D::add(acc[i * R + j], lanes[i], weight);
@@ -45,67 +61,66 @@ inline __attribute__((always_inline)) void accumulate(const typename T::Element 
     }
   }
   for (int i = 0; i < M * R; i++) sums[i] = acc[i];
-  *ahead = line;
+  *meanwhile = other;
 }
 
-/* A panel of up to 16 weight rows; rows that are not there stand for the last one, and nobody reads their products. */
-template <class T>
-struct Panel {
-  const typename T::Element *row[kPanel];
-  int64_t k;
-  const char *ahead; /* what is asked for while the panel is multiplied: the next one */
-
-  Panel(const typename T::Element *weight, int64_t rows, int64_t columns, const char *next) : k(columns), ahead(next) {
-    for (int64_t j = 0; j < kPanel; j++) row[j] = weight + (j < rows ? j : rows - 1) * columns;
-  }
-};
-
-/* out[i * kPanel + j] = x row i . panel row j for M token rows. */
-template <class T, int M, int A>
-inline void multiply_panel(const typename T::Element *x, Panel<T> *panel, float *out) {
-  const typename T::Element *rows[M];
-  for (int i = 0; i < M; i++) rows[i] = x + i * panel->k;
+/* out[i * kPanel + j] = x row i . w row j for M token rows and a panel of weight rows. */
+template <class T, int M, class W>
+VK_INLINE void multiply(const typename T::Element *x, const typename T::Element *const *w, int64_t k, W *meanwhile,
+                        float *out) {
   constexpr int R = kRows<M>;
   constexpr int kWide = kLanes / M; /* weight rows of one reduction */
+  const typename T::Element *rows[M];
+  for (int i = 0; i < M; i++) rows[i] = x + i * k;
   for (int64_t j = 0; j < kPanel; j += kWide) {
     Vec sums[kLanes];
-    for (int64_t group = 0; group < kWide / R; group++)
-      accumulate<T, M, R, A>(rows, panel->row + j + group * R, panel->k, &panel->ahead, sums + group * M * R);
+    for (int group = 0; group < kWide / R; group++)
+      accumulate<T, M, R>(rows, w + j + group * R, k, meanwhile, sums + group * M * R);
     /* Lane (group * M + i) * R + column. */
     alignas(64) float lanes[kLanes];
     store<F32>(lanes, lane_sums(sums));
-    for (int64_t group = 0; group < kWide / R; group++)
+    for (int group = 0; group < kWide / R; group++)
       for (int i = 0; i < M; i++)
         __builtin_memcpy(out + i * kPanel + j + group * R, lanes + (group * M + i) * R, R * sizeof(float));
   }
 }
 
-/* The same for the token rows of a whole tile, one of `tiles`: the next panel is asked for evenly. */
-template <class T>
-inline void multiply_tile(const typename T::Element *x, Panel<T> *panel, int64_t tile, int64_t tiles, float *out) {
-  if (!panel->ahead || tile >= kLines) return multiply_panel<T, kTile, 0>(x, panel, out);
-  if (tiles == 1) return multiply_panel<T, kTile, kLines>(x, panel, out);
-  if (tiles == 2) return multiply_panel<T, kTile, kLines / 2>(x, panel, out);
-  multiply_panel<T, kTile, 1>(x, panel, out);
+/* The same for tiles of kTile token rows. */
+template <class T, class W>
+VK_APART void multiply_tiles(const typename T::Element *x, int64_t tiles, const typename T::Element *const *w,
+                             int64_t k, W *meanwhile, float *out) {
+  for (int64_t tile = 0; tile < tiles; tile++)
+    multiply<T, kTile>(x + tile * kTile * k, w, k, meanwhile, out + tile * kTile * kPanel);
 }
 
-/* out[i * kPanel + j] for m token rows. */
+/* The same, while the panel that follows, if there is one, is asked for, evenly. */
 template <class T>
-inline void multiply_rows(const typename T::Element *x, int64_t m, Panel<T> *panel, float *out) {
-  int64_t i = 0;
-  for (; i + kTile <= m; i += kTile)
-    multiply_tile<T>(x + i * panel->k, panel, i / kTile, m / kTile, out + i * kPanel);
-  for (; i + 2 <= m; i += 2) {
-    if (panel->ahead && m < kTile) multiply_panel<T, 2, kLines>(x + i * panel->k, panel, out + i * kPanel);
-    else multiply_panel<T, 2, 0>(x + i * panel->k, panel, out + i * kPanel);
-  }
-  for (; i < m; i++) {
-    if (panel->ahead && m == 1) multiply_panel<T, 1, kLines>(x + i * panel->k, panel, out + i * kPanel);
-    else multiply_panel<T, 1, 0>(x + i * panel->k, panel, out + i * kPanel);
-  }
+inline void multiply_asking(const typename T::Element *x, int64_t tiles, const typename T::Element *const *w, int64_t k,
+                            const char *line, float *out) {
+  Nothing nothing;
+  Asking<kLines> all = {line};
+  Asking<kLines / 2> half = {line};
+  Asking<1> one = {line};
+  int64_t asking = tiles == 1 ? 1 : tiles < kLines ? 2 : kLines;
+  if (!line) asking = 0;
+  else if (asking == 1) multiply_tiles<T>(x, 1, w, k, &all, out);
+  else if (asking == 2) multiply_tiles<T>(x, 2, w, k, &half, out);
+  else multiply_tiles<T>(x, asking, w, k, &one, out);
+  multiply_tiles<T>(x + asking * kTile * k, tiles - asking, w, k, &nothing, out + asking * kTile * kPanel);
 }
 
-/* The place of the greatest number of a row, the first of equals, and that number; of a NaN when there is one. A row has at least one number. */
+/* The same for M token rows. */
+template <class T, int M>
+inline void multiply_some(const typename T::Element *x, const typename T::Element *const *w, int64_t k,
+                          const char *line, float *out) {
+  Nothing nothing;
+  Asking<kLines * kRows<M> / 4> asking = {line};
+  if (line) multiply<T, M>(x, w, k, &asking, out);
+  else multiply<T, M>(x, w, k, &nothing, out);
+}
+
+/* The place of the greatest number of a row, the first of equals, and that number; of a NaN when there is one. A row
+ * has at least one number. */
 template <class T>
 inline int64_t highest_of_row(const typename T::Element *row, int64_t n, float *best) {
   constexpr int64_t kPiece = 256;

@@ -12,7 +12,7 @@
  *   sum_of, greatest_of    of all lanes
  *   lane_sums              lane i of the result is the sum of the lanes of v[i], added in the same order for every i
  *   spread<T>              one load's worth of Dot<T> for every lane: two bfloat16 numbers, or one of another type
- *   Dot<BF16>, signed_lanes, write_values, Bits, bits_at, bits_of, with_fifth       see below and quantised.h
+ *   Dot<BF16>, write_signed, write_values, Bits, bits_at, bits_of, with_fifth       see below and quantised.h
  */
 #ifndef VLLM_KERNELS_SIMD_H
 #define VLLM_KERNELS_SIMD_H

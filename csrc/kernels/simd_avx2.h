@@ -11,8 +11,8 @@ namespace {
 using Vec = __m256;
 using Mask = __m256i;
 constexpr int64_t kLanes = 8;
-/* A block of 32 is four vectors and more, which run out beside a sum: expanded rows take half the time. */
-constexpr bool kMultipliesStored = false;
+/* 32 elements are four vectors, which run out beside sums: rows that are expanded first take half the time. */
+constexpr bool kExpandsBeside = false;
 
 inline Mask first_lanes(int64_t count) {
   int within = count < kLanes ? int(count) : int(kLanes);
@@ -167,11 +167,6 @@ inline float greatest_of(Vec value) {
   return _mm_cvtss_f32(_mm_max_ps(two, _mm_movehdup_ps(two)));
 }
 
-/* Eight of sixteen signed bytes, from number `first` on, which is 0 or 8. */
-inline Vec signed_lanes(__m128i bytes, int first) {
-  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(first ? _mm_srli_si128(bytes, 8) : bytes));
-}
-
 /* All bits of a byte for each of 32 bits. */
 using Bits = __m256i;
 
@@ -191,6 +186,15 @@ inline Bits bits_at(const uint8_t *from) {
 
 inline __m256i with_fifth(__m256i indices, Bits bits) {
   return _mm256_or_si256(indices, _mm256_and_si256(bits, _mm256_set1_epi8(16)));
+}
+
+template <class T>
+VK_INLINE void write_signed(__m256i bytes, float first, float second, typename T::Element *out) {
+  for (int i = 0; i < 4; i++) {
+    __m128i half = i < 2 ? _mm256_castsi256_si128(bytes) : _mm256_extracti128_si256(bytes, 1);
+    Vec numbers = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(i % 2 ? _mm_srli_si128(half, 8) : half));
+    store<T>(out + i * 8, numbers * broadcast(i < 2 ? first : second));
+  }
 }
 
 /* The values of indices `first` to first + 15 as F16 or BF16, in order. */
@@ -219,7 +223,7 @@ struct ByteTables {
 
 /* Numbers of 16 bits come from tables of bytes; those of 32 are computed, which is sooner done than four look-ups. */
 template <class T, int N, class V>
-inline void write_values(const V &values, __m256i indices, typename T::Element *out) {
+VK_INLINE void write_values(const V &values, __m256i indices, typename T::Element *out) {
   if constexpr (T::kType == VK_F32) {
     for (int i = 0; i < 2; i++) {
       __m128i half = i ? _mm256_extracti128_si256(indices, 1) : _mm256_castsi256_si128(indices);

@@ -11,8 +11,8 @@ namespace {
 using Vec = __m512;
 using Mask = __mmask16;
 constexpr int64_t kLanes = 16;
-/* Whether stored blocks are best multiplied in registers: a block of 32 is one or two vectors here. */
-constexpr bool kMultipliesStored = true;
+/* Whether quantised blocks are expanded in registers that products leave: 32 elements are one or two vectors here. */
+constexpr bool kExpandsBeside = true;
 
 inline Mask first_lanes(int64_t count) { return count >= kLanes ? 0xFFFF : Mask((1u << count) - 1); }
 inline Vec select(Mask mask, Vec chosen, Vec others) { return _mm512_mask_blend_ps(mask, others, chosen); }
@@ -129,9 +129,6 @@ inline Vec lane_sums(const Vec v[kLanes]) {
 inline float sum_of(Vec value) { return _mm512_reduce_add_ps(value); }
 inline float greatest_of(Vec value) { return _mm512_reduce_max_ps(value); }
 
-/* Sixteen signed bytes, from number `first` on, which is 0. */
-inline Vec signed_lanes(__m128i bytes, int) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)); }
-
 using Bits = __mmask32;
 
 inline Bits bits_at(const uint8_t *from) {
@@ -146,9 +143,28 @@ inline __m256i with_fifth(__m256i indices, Bits bits) {
   return _mm256_mask_add_epi8(indices, bits, indices, _mm256_set1_epi8(16));
 }
 
+/* 32 numbers of F16 or BF16. */
+template <class T>
+inline __m512i halves(Vec first, Vec second) {
+  if constexpr (T::kType == VK_BF16) return (__m512i)_mm512_cvtne2ps_pbh(second, first);
+  return _mm512_inserti64x4(_mm512_castsi256_si512(halves<T>(first)), halves<T>(second), 1);
+}
+
+template <class T>
+VK_INLINE void write_signed(__m256i bytes, float first, float second, typename T::Element *out) {
+  Vec low = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm256_castsi256_si128(bytes))) * broadcast(first);
+  Vec high = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm256_extracti128_si256(bytes, 1))) * broadcast(second);
+  if constexpr (T::kType == VK_F32) {
+    store<T>(out, low);
+    store<T>(out + 16, high);
+  } else {
+    _mm512_storeu_si512(out, halves<T>(low, high));
+  }
+}
+
 /* The values of all indices are a table of which one permutation takes 32 elements. */
 template <class T, int N, class V>
-inline void write_values(const V &values, __m256i indices, typename T::Element *out) {
+VK_INLINE void write_values(const V &values, __m256i indices, typename T::Element *out) {
   Vec low = values.of(steps()), high = N == 32 ? values.of(steps() + broadcast(16)) : low;
   if constexpr (T::kType == VK_F32) {
     __m512i first = _mm512_cvtepu8_epi32(_mm256_castsi256_si128(indices));
@@ -156,8 +172,7 @@ inline void write_values(const V &values, __m256i indices, typename T::Element *
     _mm512_storeu_ps(out, _mm512_permutex2var_ps(low, first, high));
     _mm512_storeu_ps(out + 16, _mm512_permutex2var_ps(low, second, high));
   } else {
-    __m512i table = _mm512_castsi256_si512(halves<T>(low));
-    if constexpr (N == 32) table = _mm512_inserti64x4(table, halves<T>(high), 1);
+    __m512i table = N == 32 ? halves<T>(low, high) : _mm512_castsi256_si512(halves<T>(low));
     _mm512_storeu_si512(out, _mm512_permutexvar_epi16(_mm512_cvtepu8_epi16(indices), table));
   }
 }

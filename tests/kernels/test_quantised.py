@@ -47,22 +47,37 @@ def test_stored_rows_are_expanded_bit_for_bit_as_a_load_expands_them(kernels, ki
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("kind", QUANTISED_BLOCKS)
 def test_products_with_stored_rows_equal_products_with_expanded_ones(kernels, one_thread, kind, dtype):
-    blocks, bias = random_blocks(kind, 70, 512), torch.arange(70).to(dtype)
-    stored = kernels.make_linear([Rows(blocks, TYPE_NUMBERS[kind], 70)], 512, bias)
+    # Several tasks for each thread: what one expands beside its products is multiplied in the next.
+    rows = 437
+    blocks, bias = random_blocks(kind, rows, 512), torch.arange(rows).to(dtype)
+    stored = kernels.make_linear([Rows(blocks, TYPE_NUMBERS[kind], rows)], 512, bias)
     plain = one_thread.make_linear([plain_rows(expanded(kind, blocks, 512, dtype))], 512, bias)
-    for count in (1, 5, 66):
+    for count in (1, 2, 3, 4, 9, 17, 66, 130):
         x = torch.randn(count, 512, generator=torch.Generator().manual_seed(count)).to(dtype)
         assert torch.equal(kernels.linear(stored, x), one_thread.linear(plain, x))
 
 
 def test_parts_of_unlike_types_equal_their_expansion(kernels):
-    kinds, sizes = ("Q4_K", "Q8_0", "Q6_K"), (21, 5, 40)
+    kinds, sizes = ("Q4_K", "Q8_0", "Q6_K"), (213, 5, 340)
     blocks = [random_blocks(kind, rows, 256, rows) for kind, rows in zip(kinds, sizes, strict=True)]
     parts = [Rows(part, TYPE_NUMBERS[kind], len(part)) for kind, part in zip(kinds, blocks, strict=True)]
     whole = torch.cat([expanded(kind, part, 256, torch.bfloat16) for kind, part in zip(kinds, blocks, strict=True)])
-    x = torch.randn(3, 256, generator=torch.Generator().manual_seed(0)).bfloat16()
-    found = kernels.linear(kernels.make_linear(parts, 256), x)
-    assert torch.equal(found, kernels.linear(kernels.make_linear([plain_rows(whole)], 256), x))
+    for count in (1, 3, 8, 70):
+        x = torch.randn(count, 256, generator=torch.Generator().manual_seed(0)).bfloat16()
+        found = kernels.linear(kernels.make_linear(parts, 256), x)
+        assert torch.equal(found, kernels.linear(kernels.make_linear([plain_rows(whole)], 256), x))
+
+
+def test_blocks_that_changed_in_place_are_expanded_anew(kernels):
+    """As those of a prefetch slot do from layer to layer."""
+    rows, number = 437, TYPE_NUMBERS["Q4_1"]
+    slot = random_blocks("Q4_1", rows, 512)
+    stored = kernels.make_linear([Rows(slot, number, rows)], 512)
+    x = torch.randn(8, 512, generator=torch.Generator().manual_seed(0)).bfloat16()
+    for seed in range(1, 4):
+        slot.copy_(random_blocks("Q4_1", rows, 512, seed))
+        fresh = kernels.make_linear([Rows(slot.clone(), number, rows)], 512)
+        assert torch.equal(kernels.linear(stored, x), kernels.linear(fresh, x))
 
 
 def test_a_projection_without_memory_to_expand_in_says_so(kernels):
