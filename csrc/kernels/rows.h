@@ -14,9 +14,9 @@ constexpr int64_t kTaskRows = 2 * kPanel;
 constexpr int64_t kLine = 64;
 /* Lines that four weight rows take in a step, at most. */
 constexpr int kLines = int(4 * kLanes * sizeof(float) / kLine);
-/* Weight rows of a step for M token rows: fewer than eight sums would wait for one another. */
+/* Weight rows of a step for M token rows. */
 template <int M>
-constexpr int kRows = M == 1 ? 8 : 4;
+constexpr int kRows = M == 1 ? kRowsOfOne : 4;
 
 /* What is done while rows are multiplied, a little of it at each step: nothing, */
 struct Nothing {
@@ -115,7 +115,7 @@ inline void multiply_some(const typename T::Element *x, const typename T::Elemen
                           const char *line, float *out) {
   Nothing nothing;
   Asking<kLines * kRows<M> / 4> asking = {line};
-  if (line) multiply<T, M>(x, w, k, &asking, out);
+  if (line && kRows<M> > 1) multiply<T, M>(x, w, k, &asking, out);
   else multiply<T, M>(x, w, k, &nothing, out);
 }
 

@@ -11,6 +11,8 @@ namespace {
 using Vec = __m256;
 using Mask = __m256i;
 constexpr int64_t kLanes = 8;
+/* A step of bfloat16 takes two additions here: fewer than eight sums would wait for one another. */
+constexpr int kRowsOfOne = 8;
 /* 32 elements are four vectors, which run out beside sums: rows that are expanded first take half the time. */
 constexpr bool kExpandsBeside = false;
 

@@ -11,6 +11,9 @@ namespace {
 using Vec = __m512;
 using Mask = __mmask16;
 constexpr int64_t kLanes = 16;
+/* Weight rows that are multiplied together with a single token. One after the other they are read in the order of
+ * memory, which the processor sees and reads ahead; their sums overlap, as an addition takes one instruction. */
+constexpr int kRowsOfOne = 1;
 /* Whether quantised blocks are expanded in registers that products leave: 32 elements are one or two vectors here. */
 constexpr bool kExpandsBeside = true;
 
