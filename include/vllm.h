@@ -371,8 +371,12 @@ VLLM_API vllm_status vllm_engine_load(const vllm_model_params* params, vllm_engi
  *                 "threads"       compute and reader threads, 1 to 1024; default: the cores that may be used
  *                 "gguf_weights"  of a quantised GGUF: "stored" keeps its blocks, and is refused where that cannot be
  *                                 (it can on a CPU of x86-64-v3, which is one with AVX2, FMA and F16C); "expanded" makes
- *                                 numbers of dtype of them; "auto" is "stored" where it can be. The answers are the
- *                                 same.
+ *                                 numbers of dtype of them; "auto" takes what is faster and fits: "expanded" with AVX2
+ *                                 on fewer than four threads, unless that costs cache or offload, and "stored" wherever
+ *                                 else it can be. The answers are the same.
+ *                 "cpu_kernels"   what computes on the CPU device: "avx512" (with BW, VL, DQ and BF16) or "avx2" (with
+ *                                 FMA and F16C), refused where the processor has not that, or "torch"; "auto" is the
+ *                                 first of them that can be. Numbers that are rounded may differ between them.
  * progress      called as bytes arrive, or NULL. It and user_data are used only during the call.
  */
 VLLM_API vllm_status vllm_engine_load_with_options(const vllm_model_params* params, const char* options_json,

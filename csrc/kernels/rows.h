@@ -18,19 +18,26 @@ constexpr int kLines = int(4 * kLanes * sizeof(float) / kLine);
 template <int M>
 constexpr int kRows = M == 1 ? kRowsOfOne : 4;
 
-/* What is done while rows are multiplied, a little of it at each step: nothing, */
+/* What is done while rows are multiplied: nothing, */
 struct Nothing {
-  void step() {}
+  VK_INLINE void step() {}
 };
 
-/* or N cache lines asked for, one after the other. */
-template <int N>
+/* or N of something at each step. */
+template <class What, int N>
+struct Each {
+  What what;
+  VK_INLINE void step() {
+    for (int i = 0; i < N; i++) what.next();
+  }
+};
+
+/* Asks for cache lines, one after the other. */
 struct Asking {
   const char *line;
-
-  void step() {
-    for (int i = 0; i < N; i++) __builtin_prefetch(line + i * kLine, 0, 2);
-    line += N * kLine;
+  VK_INLINE void next() {
+    __builtin_prefetch(line, 0, 2);
+    line += kLine;
   }
 };
 
@@ -93,28 +100,27 @@ VK_APART void multiply_tiles(const typename T::Element *x, int64_t tiles, const 
     multiply<T, kTile>(x + tile * kTile * k, w, k, meanwhile, out + tile * kTile * kPanel);
 }
 
-/* The same, while the panel that follows, if there is one, is asked for, evenly. */
-template <class T>
-inline void multiply_asking(const typename T::Element *x, int64_t tiles, const typename T::Element *const *w, int64_t k,
-                            const char *line, float *out) {
+/* The same, while something is done that takes one tile All times a step: spread over more tiles where there are. */
+template <class T, int All, class What>
+inline void multiply_spread(const typename T::Element *x, int64_t tiles, const typename T::Element *const *w, int64_t k,
+                            What what, float *out) {
   Nothing nothing;
-  Asking<kLines> all = {line};
-  Asking<kLines / 2> half = {line};
-  Asking<1> one = {line};
-  int64_t asking = tiles == 1 ? 1 : tiles < kLines ? 2 : kLines;
-  if (!line) asking = 0;
-  else if (asking == 1) multiply_tiles<T>(x, 1, w, k, &all, out);
-  else if (asking == 2) multiply_tiles<T>(x, 2, w, k, &half, out);
-  else multiply_tiles<T>(x, asking, w, k, &one, out);
-  multiply_tiles<T>(x + asking * kTile * k, tiles - asking, w, k, &nothing, out + asking * kTile * kPanel);
+  Each<What, All> all = {what};
+  Each<What, All / 2> half = {what};
+  Each<What, 1> one = {what};
+  int64_t busy = tiles == 1 ? 1 : tiles < All ? 2 : All;
+  if (busy == 1) multiply_tiles<T>(x, 1, w, k, &all, out);
+  else if (busy == 2) multiply_tiles<T>(x, 2, w, k, &half, out);
+  else multiply_tiles<T>(x, busy, w, k, &one, out);
+  multiply_tiles<T>(x + busy * kTile * k, tiles - busy, w, k, &nothing, out + busy * kTile * kPanel);
 }
 
-/* The same for M token rows. */
+/* The same for M token rows, while the panel at `line`, if there is one, is asked for. */
 template <class T, int M>
 inline void multiply_some(const typename T::Element *x, const typename T::Element *const *w, int64_t k,
                           const char *line, float *out) {
   Nothing nothing;
-  Asking<kLines * kRows<M> / 4> asking = {line};
+  Each<Asking, kLines * kRows<M> / 4> asking = {{line}};
   if (line && kRows<M> > 1) multiply<T, M>(x, w, k, &asking, out);
   else multiply<T, M>(x, w, k, &nothing, out);
 }

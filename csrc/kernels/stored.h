@@ -7,28 +7,22 @@
 
 namespace {
 
-/* Expands whole blocks of type Q while rows are multiplied: some groups at each step, until none is left. */
+/* Expands whole blocks of type Q, a group at a time. */
 template <class Q, class T>
 struct Expanding {
   const uint8_t *block;
   typename T::Element *out;
   typename Q::Scales *scales;
-  int64_t left, a_step;
-  int64_t j = 0;
-
-  VK_INLINE void step() {
-    for (int64_t i = 0; i < a_step && left > 0; i++) next();
-  }
+  int64_t j;
 
   VK_INLINE void next() {
-    if (j == 0) {
+    if (Q::kGroups == 1 || j == 0) {
       ask_ahead<Q>(block);
       *scales = typename Q::Scales(block);
     }
     Q::template group<T>(block, *scales, j, out);
     out += kGroup;
-    left--;
-    if (++j < Q::kGroups) return;
+    if (Q::kGroups > 1 && ++j < Q::kGroups) return;
     j = 0;
     block += Q::kBytes;
   }
@@ -99,19 +93,19 @@ inline void multiply_panel(const typename T::Element *x, int64_t m, int64_t k, i
   const typename T::Element *w[kPanel];
   rows->find(at, w);
   Piece<T> piece = rows->next(kPanel);
-  bool is_expanded = kExpandsBeside && tiles > 0 && with_blocks(piece.type, [&](auto q) {
+  bool is_expanded = kExpandsBeside && tiles > 0 && piece.rows == kPanel && with_blocks(piece.type, [&](auto q) {
     using Q = decltype(q);
-    int64_t groups = piece.rows * k / kGroup, steps = tiles * (kPanel / kRows<kTile>) * (k / Dot<T>::kStep);
     const uint8_t *block = reinterpret_cast<const uint8_t *>(piece.from);
     typename Q::Scales scales(block);
-    Expanding<Q, T> other = {block, piece.to, &scales, groups, (groups + steps - 1) / steps};
-    multiply_tiles<T>(x, tiles, w, k, &other, out);
-    while (other.left > 0) other.next();
+    Expanding<Q, T> expanding = {block, piece.to, &scales, 0};
+    multiply_spread<T, kRows<kTile> * Dot<T>::kStep / kGroup>(x, tiles, w, k, expanding, out);
   });
   const char *line = piece.type == T::kType ? piece.from : nullptr;
   if (is_expanded || line) rows->advance(piece);
   if (tiles > 0 && !is_expanded) {
-    multiply_asking<T>(x, tiles, w, k, line, out);
+    Nothing nothing;
+    if (line) multiply_spread<T, kLines>(x, tiles, w, k, Asking{line}, out);
+    else multiply_tiles<T>(x, tiles, w, k, &nothing, out);
     line = nullptr;
   }
   for (; i + 2 <= m; i += 2, line = nullptr) multiply_some<T, 2>(x + i * k, w, k, line, out + i * kPanel);

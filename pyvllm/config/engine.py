@@ -1,5 +1,6 @@
 """What an engine is asked for: model, device, sizes. The Python face of `vllm_model_params` and its options."""
 
+import os
 from dataclasses import dataclass, field
 
 from pyvllm.config.offload import OffloadConfig
@@ -8,6 +9,7 @@ from pyvllm.errors import InvalidArgument
 DEVICES = ("auto", "cpu", "cuda")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 GGUF_WEIGHTS = ("auto", "expanded", "stored")
+CPU_KERNELS = ("auto", "avx512", "avx2", "torch")
 SCHEDULING_POLICIES = ("fcfs", "priority", "lpm")
 
 
@@ -48,13 +50,17 @@ class EngineConfig:
     """Compute and reader threads; None is the number of usable cores."""
     gguf_weights: str = "auto"
     """Quantised GGUF weights: `stored` keeps their blocks and is refused where that cannot be, `expanded` makes numbers
-    of `dtype` of them at load, `auto` is `stored` where it can be. The answers are the same, bit for bit."""
+    of `dtype` of them at load, `auto` takes what is faster and fits. The answers are the same, bit for bit."""
+    cpu_kernels: str = "auto"
+    """What computes on the CPU device: `avx512` or `avx2`, refused where the processor has not that, or `torch`; `auto`
+    is the first of them that can be."""
     offload: OffloadConfig = field(default_factory=OffloadConfig)
 
     def __post_init__(self) -> None:
         _one_of("device", self.device, DEVICES)
         _one_of("dtype", self.dtype, DTYPES)
         _one_of("gguf_weights", self.gguf_weights, GGUF_WEIGHTS)
+        _one_of("cpu_kernels", self.cpu_kernels, CPU_KERNELS)
         if self.max_model_len is not None:
             _integer("max_model_len", self.max_model_len, 1)
         if self.threads is not None:
@@ -77,6 +83,11 @@ class EngineConfig:
         utilization = self.gpu_memory_utilization
         if isinstance(utilization, bool) or not isinstance(utilization, int | float) or not 0 < utilization <= 1:
             raise InvalidArgument(f"gpu_memory_utilization must be in (0, 1], got {utilization!r}")
+
+    @property
+    def num_threads(self) -> int:
+        """Compute and reader threads: what was asked for, or the usable cores."""
+        return self.threads or len(os.sched_getaffinity(0))
 
 
 def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:

@@ -5,7 +5,7 @@ from typing import NoReturn
 
 from pyvllm.errors import InvalidArgument
 
-OPTIONS = ("dtype", "threads", "gguf_weights")
+OPTIONS = ("dtype", "threads", "gguf_weights", "cpu_kernels")
 
 
 def engine_options(text: str | None) -> dict[str, object]:

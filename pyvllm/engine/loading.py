@@ -1,6 +1,5 @@
 """Carries a prepared load out: memory, weights, model, tokenizer, cache, and the recount that ends it."""
 
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +7,6 @@ from dataclasses import dataclass
 import torch
 
 from pyvllm import logger
-from pyvllm.config.engine import EngineConfig
 from pyvllm.engine.devices import MakeMemory, make_memory_of, measure_workspace, release_caches
 from pyvllm.engine.preview import Prepared
 from pyvllm.engine.progress import Progress, ProgressLine
@@ -71,7 +69,7 @@ def load_model(
         prepared.checkpoint.close()
         raise
     try:
-        torch.set_num_threads(_num_threads(config))
+        torch.set_num_threads(config.num_threads)
         for text in prepared.notes:
             logger.info(text)
         if prepared.plan.fit_reason is not None:
@@ -99,8 +97,8 @@ def load_model(
 
 def _build(prepared: Prepared, tokenizer: Tokenizer, memory: Memory, progress: Progress) -> LoadedModel:
     with torch.inference_mode():
-        num_threads = _num_threads(prepared.config)
-        kernels = load_kernels(num_threads) if prepared.plan.capacity.device == "cpu" else None
+        num_threads = prepared.config.num_threads
+        kernels = load_kernels(num_threads, prepared.instruction_set) if prepared.instruction_set else None
         if kernels is not None and prepared.entry.computes_stored:
             # What is left to torch is small, and its idle threads would spin on the cores of the kernels' threads.
             torch.set_num_threads(1)
@@ -120,10 +118,6 @@ def _runner(prepared: Prepared, memory: Memory, weights: Weights) -> ModelRunner
     sizes, dtype = prepared.cache, getattr(torch, prepared.dtype)
     cache = KVCache(prepared.model_config, sizes.num_blocks, sizes.block_size, dtype, memory.torch_device)
     return ModelRunner(model, weights.layer_scope(), cache, memory.torch_device, weights.kernels)
-
-
-def _num_threads(config: EngineConfig) -> int:
-    return config.threads or len(os.sched_getaffinity(0))
 
 
 def _loaded_line(plan: Plan, seconds: float) -> str:

@@ -10,15 +10,21 @@ from pyvllm import logger
 from pyvllm.config.engine import EngineConfig
 from pyvllm.config.model import DTYPE_BYTES, ModelConfig, WeightSpec, model_config
 from pyvllm.config.offload import OffloadConfig
+from pyvllm.engine.weight_form import (
+    WHY_EXPANDED,
+    choose_instruction_set,
+    expansion_note,
+    prefers_expanded,
+    why_not_stored,
+)
 from pyvllm.errors import DoesNotFit, InvalidArgument, ModelLoadError
-from pyvllm.layers.kernel_library import open_library
 from pyvllm.memory.base import Room
 from pyvllm.memory.cpu import host_room
 from pyvllm.memory.cuda import device_facts, probe
 from pyvllm.memory.pinning import DeviceAttributes, Environment, HostAccess, read_environment
 from pyvllm.model_loader.checkpoint import Checkpoint, ModelSource, open_model
 from pyvllm.model_loader.coverage import check_tensors
-from pyvllm.model_loader.stored import expansion, keep_stored
+from pyvllm.model_loader.stored import keep_stored
 from pyvllm.models.registry import ModelEntry, lookup
 from pyvllm.offloader.fit import plan_fit
 from pyvllm.offloader.guard import check_architecture, check_plan
@@ -55,6 +61,8 @@ class Prepared:
     max_model_len: int
     cache: CacheSizes
     plan: Plan
+    instruction_set: str | None
+    """What the CPU kernels compute on; None where torch computes."""
     notes: tuple[str, ...]
     """What a load says of what it chose: why `auto` became the CPU, what quantised weights grow to."""
 
@@ -80,6 +88,52 @@ class AssumedRoom:
     """Free bytes of a device with memory of its own; None asks this machine's device."""
     host_bytes: int | None = None
     """Free bytes of the host beside it; None asks this machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ground:
+    """What all plans of a load have in common, in whatever form the weights are kept."""
+
+    config: EngineConfig
+    entry: ModelEntry
+    model: ModelConfig
+    dtype: str
+    max_model_len: int
+    capacity: Capacity
+    file_bytes: int
+    notes: Sequence[str]
+
+    def plan(self, specs: Sequence[WeightSpec]) -> tuple[CacheSizes, Plan]:
+        """Size the cache, and plan the load of these weights. Raises DoesNotFit, or InvalidArgument."""
+        weight_bytes = sum(spec.nbytes for spec in specs)
+        cache, demand = _demand(
+            self.config, self.model, self.dtype, self.max_model_len, self.capacity, weight_bytes, self.file_bytes
+        )
+        entry, offload = self.entry, self.config.offload
+        plan = plan_fit(
+            entry.architecture, entry.supports_weight_offload, specs, offload, demand, self.capacity, self.notes
+        )
+        check_plan(plan)
+        return cache, plan
+
+    def expand_within_memory(
+        self, specs: Sequence[WeightSpec], cache: CacheSizes, plan: Plan
+    ) -> tuple[CacheSizes, Plan, str]:
+        """Plan expanded weights, which are faster, in place of stored ones; not where that costs cache or offload.
+
+        specs: the expanded weights. cache, plan: those of the stored weights. Returns what was chosen, and a line that
+        says which and why.
+        """
+        try:
+            wide_cache, wide_plan = self.plan(specs)
+            fits = wide_cache == cache and wide_plan.offload == plan.offload
+        except DoesNotFit:
+            fits = False
+        if fits:
+            return wide_cache, wide_plan, f"gguf_weights auto: expanded, {WHY_EXPANDED}"
+        nbytes = sum(spec.nbytes for spec in specs)
+        why = f"{WHY_EXPANDED}, but its {nbytes} bytes do not fit beside the cache"
+        return cache, plan, f"gguf_weights auto: stored; expanded is {why}"
 
 
 def announce(offload: OffloadConfig) -> None:
@@ -108,18 +162,21 @@ def prepare(config: EngineConfig, assumed: AssumedRoom | None = None) -> Prepare
         dtype = _dtype(config, checkpoint)
         specs = entry.weight_specs(model, dtype)
         file_bytes, notes = check_tensors(source.name, specs, checkpoint.tensors, entry.known_extras)
-        if _keeps_stored(config, entry, checkpoint, device):
-            specs = keep_stored(specs, checkpoint.tensors)
-        weight_bytes = sum(spec.nbytes for spec in specs)
-        cache, demand = _demand(config, model, dtype, max_model_len, capacity, weight_bytes, file_bytes)
-        supports = entry.supports_weight_offload
-        plan = plan_fit(entry.architecture, supports, specs, config.offload, demand, capacity, notes)
-        check_plan(plan)
+        ground = _Ground(config, entry, model, dtype, max_model_len, capacity, file_bytes, notes)
+        instruction_set = choose_instruction_set(config, device)
+        stored, why_expanded = specs, why_not_stored(config, entry, checkpoint, device, instruction_set)
+        if not why_expanded:
+            stored = keep_stored(specs, checkpoint.tensors)
+        choice = ""
+        cache, plan = ground.plan(stored)
+        if not why_expanded and prefers_expanded(config, instruction_set):
+            cache, plan, choice = ground.expand_within_memory(specs, cache, plan)
     except BaseException:
         checkpoint.close()
         raise
-    said = tuple(filter(None, (note, _expansion_note(specs, checkpoint, dtype))))
-    return Prepared(config, source, entry, model, checkpoint, dtype, max_model_len, cache, plan, said)
+    grown = expansion_note([item.spec for item in plan.placements], checkpoint, dtype)
+    said = tuple(filter(None, (note, choice, grown)))
+    return Prepared(config, source, entry, model, checkpoint, dtype, max_model_len, cache, plan, instruction_set, said)
 
 
 def plan_document(config: EngineConfig, assumed: AssumedRoom | None = None) -> dict[str, object]:
@@ -190,37 +247,6 @@ def _dtype(config: EngineConfig, checkpoint: Checkpoint) -> str:
             f"{', '.join(DTYPE_BYTES)}"
         )
     return stored
-
-
-def _keeps_stored(config: EngineConfig, entry: ModelEntry, checkpoint: Checkpoint, device: str) -> bool:
-    """Decide whether quantised weights stay as they are stored. Raises InvalidArgument if that is asked for in vain."""
-    if config.gguf_weights == "expanded":
-        return False
-    why_not = ""
-    if not checkpoint.is_quantised:
-        why_not = "no tensor of the checkpoint is quantised"
-    elif not entry.computes_stored:
-        why_not = f"the model of {entry.architecture} computes with numbers"
-    elif device != "cpu":
-        why_not = f"device {device} computes with numbers"
-    elif open_library() is None:
-        why_not = (
-            "the CPU kernels, which compute with them, are not built or do not serve this processor: they need "
-            "x86-64 with AVX2, FMA and F16C"
-        )
-    if why_not and config.gguf_weights == "stored":
-        raise InvalidArgument(f"gguf_weights 'stored' cannot be done: {why_not}; use 'auto' or 'expanded'")
-    return not why_not
-
-
-def _expansion_note(specs: Sequence[WeightSpec], checkpoint: Checkpoint, dtype: str) -> str:
-    stored, expanded = expansion(specs, checkpoint.tensors)
-    if not stored:
-        return ""
-    return (
-        f"quantised tensors of {stored} bytes are expanded to {expanded} bytes of {dtype}: "
-        f"{expanded / stored:.2f} times as many"
-    )
 
 
 def _cache_blocks(config: EngineConfig, bytes_per_token: int, max_model_len: int, spare_bytes: int) -> int:

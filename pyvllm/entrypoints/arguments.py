@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import NoReturn
 
-from pyvllm.config.engine import DEVICES, GGUF_WEIGHTS, SCHEDULING_POLICIES, EngineConfig
+from pyvllm.config.engine import CPU_KERNELS, DEVICES, GGUF_WEIGHTS, SCHEDULING_POLICIES, EngineConfig
 from pyvllm.config.offload import OffloadConfig
 from pyvllm.errors import InvalidArgument
 
@@ -189,7 +189,10 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
     add("--enable-prefix-caching", action=argparse.BooleanOptionalAction, default=True, help=prefix)
     add("--threads", type=int, metavar="N", help="compute and reader threads (default: usable cores)")
     add("--tokenizer-config-path", metavar="FILE", help="a tokenizer_config.json to use instead of the model's")
-    add("--gguf-weights", default="auto", help=f"one of {', '.join(GGUF_WEIGHTS)}")
+    quantised = f"a quantised GGUF's weights, one of {', '.join(GGUF_WEIGHTS)} (default: auto, what is faster and fits)"
+    add("--gguf-weights", default="auto", help=quantised)
+    computes = f"what computes on the CPU, one of {', '.join(CPU_KERNELS)} (default: auto, the first that can)"
+    add("--cpu-kernels", default="auto", help=computes)
     for name, values in UNSUPPORTED.items():
         add(flag(name), metavar="JSON", help=f"not supported: {' or '.join(map(repr, values))} only")
     add("--language-model-only", action="store_true", help="leave out all but the language model; there is no more")
@@ -240,5 +243,6 @@ def engine_config(args: argparse.Namespace, model: str) -> EngineConfig:
         enable_prefix_caching=args.enable_prefix_caching,
         threads=args.threads,
         gguf_weights=args.gguf_weights,
+        cpu_kernels=args.cpu_kernels,
         offload=offload_from(args.offload_config, flat, flag),
     )

@@ -59,6 +59,7 @@ class LLM:
         threads: int | None = None,
         tokenizer_config_path: str | None = None,
         gguf_weights: str = "auto",
+        cpu_kernels: str = "auto",
         progress: Progress | None = None,
         **offload_fields: object,
     ) -> None:
@@ -90,6 +91,7 @@ class LLM:
             enable_prefix_caching=enable_prefix_caching,
             threads=threads,
             gguf_weights=gguf_weights,
+            cpu_kernels=cpu_kernels,
             offload=offload_from(offload_config, offload_fields, str),
         )
         self._engine = load_engine(config, progress)

@@ -44,3 +44,9 @@ def open_library() -> tuple[Any, Any] | None:
 def supported_sets(library: Any) -> list[str]:
     """Name the instruction sets that this processor has, the fastest first."""
     return [name for name, number in INSTRUCTION_SETS.items() if library.vk_is_supported(number)]
+
+
+def usable_sets() -> list[str]:
+    """Name the instruction sets that the kernels can compute on here, the fastest first; none if they are not built."""
+    found = open_library()
+    return [] if found is None else supported_sets(found[1])

@@ -168,6 +168,7 @@ OPTIONS = [
     (None, 0, ""), ("", 0, ""), ("{}", 0, ""), ('{"dtype": "float32", "threads": 2}', 0, ""),
     ('{"gguf_weights": "expanded"}', 0, ""), ("null", 1, "object"),
     ('{"threads": 2.0}', 0, ""), ('{"gguf_weights": "stored"}', 0, ""),
+    ('{"cpu_kernels": "auto"}', 0, ""), ('{"cpu_kernels": "torch"}', 0, ""), ('{"cpu_kernels": "sse2"}', 1, "sse2"),
     ('{"gguf_weights": "packed"}', 1, "packed"), ('{"dtype": "int8"}', 1, "int8"),
     ('{"dtype": 7}', 1, "dtype"), ('{"threads": 0}', 1, "threads"), ('{"threads": true}', 1, "threads"),
     ('{"threads": 1.5}', 1, "1.5"), ('{"threads": null}', 1, "threads"), ('{"Dtype": "auto"}', 1, "'Dtype'"),

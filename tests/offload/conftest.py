@@ -1,18 +1,13 @@
-"""The CPU kernels, where a test needs them: an engine then loads those of the same instruction set."""
-
-from functools import partial
+"""What computes on the CPU device, where a test says so: every instruction set of the kernels that this machine has."""
 
 import pytest
 
-from pyvllm.engine import loading
-from tests.kernels.conftest import kernels as every_instruction_set
-
-__all__ = ["every_instruction_set", "kernels"]
+from pyvllm.layers.kernel_library import INSTRUCTION_SETS, usable_sets
 
 
-@pytest.fixture
-def kernels(every_instruction_set, monkeypatch):
-    """Kernels as `every_instruction_set` gives them."""
-    chosen = every_instruction_set.instruction_set
-    monkeypatch.setattr(loading, "load_kernels", partial(loading.load_kernels, instruction_set=chosen))
-    return every_instruction_set
+@pytest.fixture(params=INSTRUCTION_SETS)
+def cpu_kernels(request):
+    """The setting `cpu_kernels` of an engine."""
+    if request.param not in usable_sets():
+        pytest.skip(f"the kernels are not built, or this processor lacks what they use of {request.param}")
+    return request.param

@@ -55,7 +55,7 @@ class _Late(tuple):
 def loaded(model: Path, document: dict | None = None, dtype: str = "float32", **settings):
     """A loaded engine on the CPU device with poisoned memory; closed at the end."""
     offload = OffloadConfig.from_dict(document or {})
-    config = EngineConfig(model=str(model), device="cpu", dtype=dtype, threads=1, offload=offload, **settings)
+    config = EngineConfig(model=str(model), device="cpu", dtype=dtype, offload=offload, **{"threads": 1} | settings)
     engine = LLMEngine.load(config, make_memory=PoisonedMemory)
     try:
         yield engine

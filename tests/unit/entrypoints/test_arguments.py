@@ -62,6 +62,7 @@ BAD_FLAGS = [
     (["--dtype", "int8"], "dtype must be one of"),
     (["--max-model-len", "0"], "max_model_len"),
     (["--gpu-memory-utilization", "1.5"], "gpu_memory_utilization must be in (0, 1], got 1.5"),
+    (["--cpu-kernels", "sse2"], "cpu_kernels must be one of auto, avx512, avx2, torch; got 'sse2'"),
     (["--gguf-weights", "packed"], "gguf_weights must be one of auto, expanded, stored; got 'packed'"),
 ]
 

@@ -34,6 +34,7 @@ REFUSED = [
     ({"kv_cache_memory_bytes": -1}, "kv_cache_memory_bytes must be an integer"),
     ({"kv_cache_memory_bytes": 4096, "num_gpu_blocks_override": 7}, "(7) and kv_cache_memory_bytes (4096) both"),
     ({"threads": 0}, "threads must be an integer"),
+    ({"cpu_kernels": "sse2"}, "cpu_kernels must be one of auto, avx512, avx2, torch; got 'sse2'"),
     ({"gguf_weights": "packed"}, "gguf_weights must be one of auto, expanded, stored; got 'packed'"),
 ]
 
