@@ -2,9 +2,10 @@
  * value is computed in float32 in the same order of operations and then rounded to the activation type.
  *
  * A group of elements that share a scale has few different values. What the instruction sets do with them, in simd_*.h:
- *   write_values<T, N>(values, indices, out)  values.of(q) of 32 indices q below N, which is 16 or 32
+ *   write_values<T, N>(values, indices, out)  values.of(q) of 32 bytes q, of which only the lowest bits count: four
+ *                                             where N is 16, five where it is 32
  *   write_signed<T>(bytes, a, b, out)         32 signed bytes, the first sixteen times a, the others times b
- *   bits_at, bits_of, with_fifth              32 bits of memory, or one bit of each byte; 16 added where a bit is set
+ *   bits_at, bits_of, with_fifth              32 bits of memory, or one bit of each byte; as the fifth bit of bytes
  * Source of layouts and formulas: the block structs and dequantize_row_* of ggml.
  */
 #ifndef VLLM_KERNELS_QUANTISED_H
@@ -53,10 +54,10 @@ struct NoScales {
   VK_INLINE explicit NoScales(const uint8_t *) {}
 };
 
-/* The 32 nibbles of 16 bytes: the low ones, then the high ones. */
+/* The 32 nibbles of 16 bytes as the lowest bits of bytes: the low ones, then the high ones. */
 inline __m256i nibbles(const uint8_t *from) {
   __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i *>(from));
-  return _mm256_and_si256(_mm256_set_m128i(_mm_srli_epi16(bytes, 4), bytes), _mm256_set1_epi8(15));
+  return _mm256_set_m128i(_mm_srli_epi16(bytes, 4), bytes);
 }
 
 struct Q4_0 {
@@ -132,10 +133,10 @@ struct PackedScales {
   VK_INLINE Shifted of(int64_t j) const { return {d[j], m[j]}; }
 };
 
-/* Nibbles of group j of a K block: low ones of 32 bytes for even groups, high ones for odd. */
+/* Nibbles of group j of a K block, as the lowest bits: low ones of 32 bytes for even groups, high ones for odd. */
 inline __m256i group_nibbles(const uint8_t *from, int64_t j) {
   __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(from + j / 2 * 32));
-  return _mm256_and_si256(j % 2 ? _mm256_srli_epi16(bytes, 4) : bytes, _mm256_set1_epi8(15));
+  return j % 2 ? _mm256_srli_epi16(bytes, 4) : bytes;
 }
 
 struct Q4_K {

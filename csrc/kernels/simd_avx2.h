@@ -187,7 +187,8 @@ inline Bits bits_at(const uint8_t *from) {
 }
 
 inline __m256i with_fifth(__m256i indices, Bits bits) {
-  return _mm256_or_si256(indices, _mm256_and_si256(bits, _mm256_set1_epi8(16)));
+  __m256i four = _mm256_and_si256(indices, _mm256_set1_epi8(15));
+  return _mm256_or_si256(four, _mm256_and_si256(bits, _mm256_set1_epi8(16)));
 }
 
 template <class T>
@@ -226,6 +227,7 @@ struct ByteTables {
 /* Numbers of 16 bits come from tables of bytes; those of 32 are computed, which is sooner done than four look-ups. */
 template <class T, int N, class V>
 VK_INLINE void write_values(const V &values, __m256i indices, typename T::Element *out) {
+  if (N == 16) indices = _mm256_and_si256(indices, _mm256_set1_epi8(15));
   if constexpr (T::kType == VK_F32) {
     for (int i = 0; i < 2; i++) {
       __m128i half = i ? _mm256_extracti128_si256(indices, 1) : _mm256_castsi256_si128(indices);

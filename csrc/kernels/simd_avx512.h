@@ -143,7 +143,8 @@ inline Bits bits_at(const uint8_t *from) {
 inline Bits bits_of(__m256i bytes, int bit) { return _mm256_test_epi8_mask(bytes, _mm256_set1_epi8(char(1 << bit))); }
 
 inline __m256i with_fifth(__m256i indices, Bits bits) {
-  return _mm256_mask_add_epi8(indices, bits, indices, _mm256_set1_epi8(16));
+  __m256i four = _mm256_and_si256(indices, _mm256_set1_epi8(15));
+  return _mm256_mask_add_epi8(four, bits, four, _mm256_set1_epi8(16));
 }
 
 /* 32 numbers of F16 or BF16. */
@@ -165,7 +166,8 @@ VK_INLINE void write_signed(__m256i bytes, float first, float second, typename T
   }
 }
 
-/* The values of all indices are a table of which one permutation takes 32 elements. */
+/* The values of all indices are a table of which one permutation takes 32 elements. Sixteen are there twice, so that a
+ * fifth bit does not count. */
 template <class T, int N, class V>
 VK_INLINE void write_values(const V &values, __m256i indices, typename T::Element *out) {
   Vec low = values.of(steps()), high = N == 32 ? values.of(steps() + broadcast(16)) : low;
@@ -175,8 +177,7 @@ VK_INLINE void write_values(const V &values, __m256i indices, typename T::Elemen
     _mm512_storeu_ps(out, _mm512_permutex2var_ps(low, first, high));
     _mm512_storeu_ps(out + 16, _mm512_permutex2var_ps(low, second, high));
   } else {
-    __m512i table = N == 32 ? halves<T>(low, high) : _mm512_castsi256_si512(halves<T>(low));
-    _mm512_storeu_si512(out, _mm512_permutexvar_epi16(_mm512_cvtepu8_epi16(indices), table));
+    _mm512_storeu_si512(out, _mm512_permutexvar_epi16(_mm512_cvtepu8_epi16(indices), halves<T>(low, high)));
   }
 }
 
