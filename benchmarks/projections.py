@@ -1,6 +1,6 @@
 """Times the CPU kernels beside torch's F.linear, shape by shape: GB/s of weights read and GFLOP/s.
 
-    python benchmarks/kernels.py [--threads N] [--type BF16|Q4_1|...] [--rounds N] [--instruction-set avx512|avx2]
+    python benchmarks/projections.py [--threads N] [--type BF16|Q4_1|...] [--rounds N] [--instruction-set avx512|avx2]
 
 The shapes are those of SmolLM2-135M. Each figure is the best of many rounds over enough copies of the matrix that no
 cache holds them, in huge pages as a load places weights; torch runs over the same memory.
