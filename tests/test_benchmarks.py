@@ -36,8 +36,7 @@ def test_the_peak_of_a_load_is_the_weights_one_tensor_and_the_interpreter(smollm
 def test_no_benchmark_stands_in_for_a_package_that_a_peer_looks_for():
     """A peer starts in their directory, where transformers once took a kernels.py for the package of that name."""
     directory = ROOT / "benchmarks"
-    looked_for = "import sys; from transformers import AutoModelForCausalLM; print(*sys.modules)"
-    shown = subprocess.run(
-        [sys.executable, "-c", looked_for], cwd=directory, capture_output=True, text=True, check=True
-    )
+    looks = "import sys; from transformers.utils import import_utils as found; found.is_kernels_available()"
+    command = [sys.executable, "-c", f"{looks}; print(*sys.modules)"]
+    shown = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=True)
     assert not {path.stem for path in directory.glob("*.py")} & set(shown.stdout.split())
