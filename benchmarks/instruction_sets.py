@@ -103,16 +103,17 @@ def main() -> None:
     if options.row:
         print(json.dumps(measure(options.model, options.row, options.rounds, options.threads)))
         return
-    best = {name: dict.fromkeys(STEPS, float("inf")) for name in ROWS}
+    usable = usable_sets()
+    best = {name: dict.fromkeys(STEPS, float("inf")) for name in ROWS if ROWS[name][0] in (*usable, "torch")}
     for _ in range(options.turns):
-        for name in ROWS:
+        for name in best:
             found = measure_apart(options, name)
             best[name] = {step: min(best[name][step], found[step]) for step in STEPS}
     print(machine(), ", ".join(features()), sep="; ")
     print(f"{f'ms on {options.threads} threads':26s}" + "".join(f"{name:>14s}" for name in STEPS))
-    for name in ROWS:
+    for name in best:
         print(f"{name:26s}" + "".join(f"{best[name][step]:14.2f}" for step in STEPS), flush=True)
-    for name in usable_sets():
+    for name in usable:
         prepared = prepare(config_of(options.model, name, "auto", options.threads))
         prepared.checkpoint.close()
         grows = any("are expanded to" in note for note in prepared.notes)

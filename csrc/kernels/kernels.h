@@ -9,7 +9,7 @@
 
 #define VK_API extern "C" __attribute__((visibility("default")))
 /* What must stay with its caller's registers, and what deserves registers of its own: where a compiler decides
- * otherwise, an inner loop takes up to twice the time. */
+ * otherwise, an inner loop keeps its sums in memory. */
 #define VK_INLINE inline __attribute__((always_inline))
 #define VK_APART __attribute__((noinline))
 

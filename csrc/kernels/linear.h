@@ -64,7 +64,8 @@ inline int64_t projection_nanoseconds(int64_t elements, int64_t m) { return elem
 inline void expect(vk_pool *pool, const vk_linear *linear) {
   if (!linear || linear->num_parts != 1) return;
   const vk_part &part = linear->parts[0];
-  pool_expect(pool, row_at(part, 0, linear->k), kTaskRows * row_bytes(part.type, linear->k), tasks_of(linear->n));
+  int64_t task_bytes = kTaskRows * row_bytes(part.type, linear->k);
+  pool_expect(pool, static_cast<const char *>(part.rows), task_bytes, tasks_of(linear->n));
 }
 
 /* out [m, n] = x [m, k] W^T + bias + residual; false when there is no memory. */

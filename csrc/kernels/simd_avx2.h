@@ -13,7 +13,7 @@ using Mask = __m256i;
 constexpr int64_t kLanes = 8;
 /* A step of bfloat16 takes two additions here: fewer than eight sums would wait for one another. */
 constexpr int kRowsOfOne = 8;
-/* 32 elements are four vectors, which run out beside sums: rows that are expanded first take half the time. */
+/* 32 elements are four vectors, which run out beside sums: rows are expanded first. */
 constexpr bool kExpandsBeside = false;
 
 inline Mask first_lanes(int64_t count) {

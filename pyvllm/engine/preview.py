@@ -12,10 +12,10 @@ from pyvllm.config.model import DTYPE_BYTES, ModelConfig, WeightSpec, model_conf
 from pyvllm.config.offload import OffloadConfig
 from pyvllm.engine.weight_form import (
     WHY_EXPANDED,
+    can_stay_stored,
     choose_instruction_set,
     expansion_note,
     prefers_expanded,
-    why_not_stored,
 )
 from pyvllm.errors import DoesNotFit, InvalidArgument, ModelLoadError
 from pyvllm.memory.base import Room
@@ -164,12 +164,9 @@ def prepare(config: EngineConfig, assumed: AssumedRoom | None = None) -> Prepare
         file_bytes, notes = check_tensors(source.name, specs, checkpoint.tensors, entry.known_extras)
         ground = _Ground(config, entry, model, dtype, max_model_len, capacity, file_bytes, notes)
         instruction_set = choose_instruction_set(config, device)
-        stored, why_expanded = specs, why_not_stored(config, entry, checkpoint, device, instruction_set)
-        if not why_expanded:
-            stored = keep_stored(specs, checkpoint.tensors)
-        choice = ""
-        cache, plan = ground.plan(stored)
-        if not why_expanded and prefers_expanded(config, instruction_set):
+        can_stay, choice = can_stay_stored(config, entry, checkpoint, device, instruction_set), ""
+        cache, plan = ground.plan(keep_stored(specs, checkpoint.tensors) if can_stay else specs)
+        if can_stay and prefers_expanded(config, instruction_set):
             cache, plan, choice = ground.expand_within_memory(specs, cache, plan)
     except BaseException:
         checkpoint.close()

@@ -10,8 +10,8 @@ from pyvllm.model_loader.checkpoint import Checkpoint
 from pyvllm.model_loader.stored import expansion
 from pyvllm.models.registry import ModelEntry
 
-#: Threads from which AVX2 computes sooner with quantised weights as they are stored. A thread expands 6 elements of
-#: them a nanosecond (benchmarks/NOTES.md), and as bfloat16 these would be 12 GB/s: fewer threads do not outrun the
+#: Threads from which AVX2 computes sooner with quantised weights as they are stored. A thread expands more than 6
+#: of their elements a nanosecond (benchmarks/NOTES.md), and as bfloat16 these would be 12 GB/s: fewer threads do not outrun the
 #: memory that expanded weights are read from. With AVX-512 what stored weights gain at one request is more than what
 #: they lose at many (docs/performance.md).
 AVX2_THREADS = 4
@@ -41,15 +41,15 @@ def choose_instruction_set(config: EngineConfig, device: str) -> str | None:
     return wanted
 
 
-def why_not_stored(
+def can_stay_stored(
     config: EngineConfig, entry: ModelEntry, checkpoint: Checkpoint, device: str, instruction_set: str | None
-) -> str:
-    """Say why quantised weights must be expanded; "" where they can stay as they are stored.
+) -> bool:
+    """Tell whether quantised weights can stay as they are stored, and may.
 
     Raises InvalidArgument if `gguf_weights` asks for `stored` in vain.
     """
     if config.gguf_weights == "expanded":
-        return "gguf_weights is 'expanded'"
+        return False
     why_not = ""
     if not checkpoint.is_quantised:
         why_not = "no tensor of the checkpoint is quantised"
@@ -63,7 +63,7 @@ def why_not_stored(
         why_not = f"torch computes, with numbers: {_NO_KERNELS}"
     if why_not and config.gguf_weights == "stored":
         raise InvalidArgument(f"gguf_weights 'stored' cannot be done: {why_not}; use 'auto' or 'expanded'")
-    return why_not
+    return not why_not
 
 
 def prefers_expanded(config: EngineConfig, instruction_set: str | None) -> bool:

@@ -30,15 +30,14 @@ INSTRUCTION_SETS = {"avx512": 2, "avx2": 1}
 
 
 def open_library() -> tuple[Any, Any] | None:
-    """Give cffi's `ffi` and the library; None where it was not built, or has no code for this processor."""
+    """Give cffi's `ffi` and the library; None where it was not built."""
     try:
         from pyvllm.lib.kernels_abi import ffi
     except ImportError:
         return None
     if not _LIBRARY.exists():
         return None
-    library = ffi.dlopen(str(_LIBRARY))
-    return (ffi, library) if supported_sets(library) else None
+    return ffi, ffi.dlopen(str(_LIBRARY))
 
 
 def supported_sets(library: Any) -> list[str]:

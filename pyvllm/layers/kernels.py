@@ -31,7 +31,7 @@ def load_kernels(num_threads: int, instruction_set: str | None = None) -> "Kerne
     if found is None:
         return None
     sets = supported_sets(found[1])
-    chosen = sets[0] if instruction_set is None else instruction_set
+    chosen = instruction_set or next(iter(sets), None)
     return Kernels(*found, num_threads, chosen) if chosen in sets else None
 
 

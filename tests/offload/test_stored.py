@@ -100,10 +100,15 @@ def test_auto_keeps_stored_weights_where_that_is_as_fast(cpu_kernels, model, cap
     assert found.nbytes == stored.nbytes
 
 
-def test_auto_expands_for_few_threads_of_avx2_within_memory(model, capfd):
+@pytest.fixture
+def few():
+    """Settings with which `auto` prefers expanded weights."""
     if "avx2" not in usable_sets():
         pytest.skip("the kernels are not built, or this processor lacks what they use of avx2")
-    few = {"cpu_kernels": "avx2", "threads": 3}
+    return {"cpu_kernels": "avx2", "threads": 3}
+
+
+def test_auto_expands_for_few_threads_of_avx2_within_memory(few, model, capfd):
     expanded = form_of(capfd, model, **few, gguf_weights="expanded")
     found = form_of(capfd, model, **few)
     assert found.is_expanded
@@ -117,10 +122,7 @@ def test_auto_expands_for_few_threads_of_avx2_within_memory(model, capfd):
     assert found.nbytes < expanded.nbytes
 
 
-def test_auto_does_not_pay_for_expanded_weights_with_offload(model, capfd):
-    if "avx2" not in usable_sets():
-        pytest.skip("the kernels are not built, or this processor lacks what they use of avx2")
-    few = {"cpu_kernels": "avx2", "threads": 1}
+def test_auto_does_not_pay_for_expanded_weights_with_offload(few, model, capfd):
     expanded = form_of(capfd, model, **few, gguf_weights="expanded")
     fit = {"vllm_cpp": {"device_fit": {"auto": True, "weight_budget_bytes": expanded.nbytes - 1}}}
     found = form_of(capfd, model, fit, **few)
