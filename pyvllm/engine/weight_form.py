@@ -11,9 +11,9 @@ from pyvllm.model_loader.stored import expansion
 from pyvllm.models.registry import ModelEntry
 
 #: Threads from which AVX2 computes sooner with quantised weights as they are stored. A thread expands more than 6 of
-#: their elements a nanosecond (benchmarks/NOTES.md), and as bfloat16 these would be 12 GB/s: fewer threads do not outrun
-#: the memory that expanded weights are read from. With AVX-512 what stored weights gain at one request is more than what
-#: they lose at many (docs/performance.md).
+#: their elements a nanosecond (benchmarks/NOTES.md), and as bfloat16 these would be 12 GB/s: fewer threads do not
+#: outrun the memory that expanded weights are read from. With AVX-512 what stored weights gain at one request is more
+#: than what they lose at many (docs/performance.md).
 AVX2_THREADS = 4
 WHY_EXPANDED = f"faster with AVX2 on fewer than {AVX2_THREADS} threads"
 
